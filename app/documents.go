@@ -28,7 +28,7 @@ type Documents struct {
 
 // documentStore reads and writes documents.
 type documentStore interface {
-	StatesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.State, error)
+	StatesInRange(ctx context.Context, f store.KeyRange, after string, limit int) ([]store.State, error)
 	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 	auditStore
@@ -101,7 +101,7 @@ func connectDocuments(ctx context.Context, p *Process, sourceName, facet string)
 func exportDocuments(ctx context.Context, db documentStore, src *source.Source, facet string, root *os.Root) (Documents, error) {
 	out := Documents{Skipped: map[string]error{}}
 	f, _ := src.Facet(facet)
-	filter := store.EntityFilter{Source: src.Name(), Facet: facet}
+	filter := store.KeyRange{Source: src.Name(), Facet: facet}
 	for after := ""; ; {
 		states, err := db.StatesInRange(ctx, filter, after, documentBatch)
 		if err != nil || len(states) == 0 {

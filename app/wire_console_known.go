@@ -19,6 +19,8 @@ import (
 	"github.com/freshet/freshet/source/derived"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // entityReadTimeout bounds all reads for one entity's page.
@@ -89,7 +91,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 			return err
 		},
 		func() (err error) {
-			found.DeadLetters, err = k.parts.store.DeadLetters(ctx, store.DeadLetterFilter{Source: e.Source, Facet: e.Facet, Key: e.Key}, store.DeadLetter{}, maxDeadLettersShown)
+			found.DeadLetters, err = k.parts.store.DeadLetters(ctx, deadletters.Filter{Source: e.Source, Facet: e.Facet, Key: e.Key}, deadletters.DeadLetter{}, maxDeadLettersShown)
 			return err
 		},
 		func() (err error) {
@@ -127,7 +129,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 	if found.Derived != nil {
 		found.Derived.Read = derived.ReadOf(found.Payload)
 	}
-	found.DeadLetters = slices.DeleteFunc(found.DeadLetters, func(l store.DeadLetter) bool { return !k.Sees(c, e, l.Visibility) })
+	found.DeadLetters = slices.DeleteFunc(found.DeadLetters, func(l deadletters.DeadLetter) bool { return !k.Sees(c, e, l.Visibility) })
 	if w := &found.Request; w.Number <= found.State.Version { // the stored snapshot is at least as new as the request, so the request is not shown as in flight
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
@@ -181,8 +183,8 @@ func (k entityReader) Sees(c access.Client, e schemas.Entity, visibility string)
 
 // registered returns the registration of an entity, or nil. It searches by key prefix and reads one
 // row: among all keys that begin with the entity's key, that key itself sorts first.
-func (k entityReader) registered(ctx context.Context, e schemas.Entity) (*store.RegisteredEntity, error) {
-	all, err := k.parts.store.Entities(ctx, store.EntityFilter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
+func (k entityReader) registered(ctx context.Context, e schemas.Entity) (*prefetched.RegisteredEntity, error) {
+	all, err := k.parts.store.Entities(ctx, prefetched.Filter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
 	if err != nil || len(all) == 0 || all[0].Entity != e {
 		return nil, err
 	}

@@ -18,7 +18,9 @@ import (
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/store/postgres"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // onPostgres returns a function that replaces the SQLite database of the parts by PostgreSQL.
@@ -95,23 +97,23 @@ func TestEntityReader_CollectsAllState(t *testing.T) {
 		f.write("ab", 8, time.Minute, "")
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		for _, key := range []string{"ab", "b"} { // the registrations of similar keys must not be shown for the key a
-			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: testEntity(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
+			if _, err := f.store.RegisterEntities(f.Context(), []prefetched.RegisteredEntity{{Entity: testEntity(key), Tier: prefetched.Hot, Enabled: true, Due: now}}); err != nil {
 				f.Fatal(err)
 			}
 		}
 		if got := f.look("a", anybody); got.Registered != nil {
 			f.Errorf("registration: got %+v, want none", got.Registered)
 		}
-		if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: testEntity("a"), Tier: store.Warm, Enabled: true, Due: now}}); err != nil {
+		if _, err := f.store.RegisterEntities(f.Context(), []prefetched.RegisteredEntity{{Entity: testEntity("a"), Tier: prefetched.Warm, Enabled: true, Due: now}}); err != nil {
 			f.Fatal(err)
 		}
 		for i := range 12 {
 			for _, key := range []string{"a", "b"} {
 				err := f.store.WriteFailure(f.Context(), store.Status{
 					Entity: testEntity(key), State: store.Failed, Reason: "UPSTREAM_5XX", Error: "it failed", Version: int64(100 + i), Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
-				}, &store.DeadLetter{
-					DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtInSource), Partition: int32(len(key)), Offset: int64(2*i) + int64(key[0])},
-					Entity:       testEntity(key), Reason: "UPSTREAM_5XX", At: now.Add(time.Duration(i) * time.Second),
+				}, &deadletters.DeadLetter{
+					ID:     deadletters.ID{Topic: schemas.DeadLetterTopic(builtInSource), Partition: int32(len(key)), Offset: int64(2*i) + int64(key[0])},
+					Entity: testEntity(key), Reason: "UPSTREAM_5XX", At: now.Add(time.Duration(i) * time.Second),
 				})
 				if err != nil {
 					f.Fatal(err)
@@ -126,7 +128,7 @@ func TestEntityReader_CollectsAllState(t *testing.T) {
 		if got.Status.State != store.Failed || got.Status.Version != 111 || !got.Status.Until.Equal(now.Add(time.Hour)) {
 			f.Errorf("status: got %+v, want failed, version 111, until %v", got.Status, now.Add(time.Hour))
 		}
-		if got.Registered == nil || got.Registered.Entity != testEntity("a") || got.Registered.Tier != store.Warm {
+		if got.Registered == nil || got.Registered.Entity != testEntity("a") || got.Registered.Tier != prefetched.Warm {
 			f.Errorf("registration: got %+v, want one of %v in tier warm", got.Registered, testEntity("a"))
 		}
 		if len(got.DeadLetters) != 10 || !got.DeadLetters[0].At.Equal(now.Add(11*time.Second)) || got.DeadLetters[9].Entity != testEntity("a") {
@@ -172,13 +174,13 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		for _, key := range []string{"hr1", "then"} {
 			f.write(key, 7, time.Minute, "partner")
-			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: testEntity(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
+			if _, err := f.store.RegisterEntities(f.Context(), []prefetched.RegisteredEntity{{Entity: testEntity(key), Tier: prefetched.Hot, Enabled: true, Due: now}}); err != nil {
 				f.Fatal(err)
 			}
 			if err := f.store.WriteFailure(f.Context(), store.Status{
 				Entity: testEntity(key), State: store.Failed, Reason: "UPSTREAM_4XX", Error: "refused", Version: 8, Until: now.Add(time.Hour), Lane: schemas.High, Since: now, UpdatedAt: now,
-			}, &store.DeadLetter{
-				DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtInSource), Offset: int64(key[0])}, Entity: testEntity(key), Reason: "UPSTREAM_4XX", At: now, Visibility: "partner",
+			}, &deadletters.DeadLetter{
+				ID: deadletters.ID{Topic: schemas.DeadLetterTopic(builtInSource), Offset: int64(key[0])}, Entity: testEntity(key), Reason: "UPSTREAM_4XX", At: now, Visibility: "partner",
 			}); err != nil {
 				f.Fatal(err)
 			}
@@ -198,8 +200,8 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 		f.write("public", 7, time.Minute, "")
 		if err := f.store.WriteFailure(f.Context(), store.Status{
 			Entity: testEntity("public"), State: store.Failed, Version: 8, Until: now, Lane: schemas.High, Since: now, UpdatedAt: now,
-		}, &store.DeadLetter{
-			DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(builtInSource), Offset: 7}, Entity: testEntity("public"), At: now, Visibility: "partner",
+		}, &deadletters.DeadLetter{
+			ID: deadletters.ID{Topic: schemas.DeadLetterTopic(builtInSource), Offset: 7}, Entity: testEntity("public"), At: now, Visibility: "partner",
 		}); err != nil {
 			f.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -29,13 +30,13 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 		p.config.Sources[builtInSource] = c
 	})
 	ctx, now := t.Context(), time.Now()
-	var all []store.RegisteredEntity
+	var all []prefetched.RegisteredEntity
 	for i := range 30 {
 		due := now.Add(time.Hour)
 		if i < 4 {
 			due = now.Add(-time.Duration(10-i) * time.Minute)
 		}
-		all = append(all, store.RegisteredEntity{Entity: testEntity(fmt.Sprint(i)), Tier: store.Tier(i % 3), Enabled: i != 29, Due: due})
+		all = append(all, prefetched.RegisteredEntity{Entity: testEntity(fmt.Sprint(i)), Tier: prefetched.Tier(i % 3), Enabled: i != 29, Due: due})
 	}
 	if _, err := f.store.RegisterEntities(ctx, all); err != nil {
 		t.Fatal(err)
@@ -55,7 +56,7 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 	servicetest.WaitFor(t, eventTimeout, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the rate is 0 until the lag has been sampled
 	got := look()
 	facet, d := got.Facets[0], got.Due
-	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (status.TierSchedule{Interval: time.Hour, Entities: status.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
+	if facet.Mode != "tiers" || facet.Tiers[prefetched.Hot] != (status.TierSchedule{Interval: time.Hour, Entities: status.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[prefetched.Cold].Entities.Value != 9 {
 		t.Errorf("facet: got %+v, want mode tiers, 10 hot entities every 1h, exactly, 9 cold ones", facet)
 	}
 	if len(d.Tiers) != 3 || d.Tiers[0].Count != 2 || d.Tiers[1].Count != 1 || !d.Next.Equal(now.Add(-10*time.Minute).Truncate(time.Microsecond)) || d.Error != "" {
@@ -88,11 +89,11 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 // buggyDue is a store whose reads of due entities, counts and settings panic.
 type buggyDue struct{ *sqlite.Store }
 
-func (buggyDue) TierBacklogs(context.Context, string, time.Time, int) ([]store.TierBacklog, error) {
+func (buggyDue) TierBacklogs(context.Context, string, time.Time, int) ([]prefetched.TierBacklog, error) {
 	panic("a bug")
 }
 
-func (buggyDue) CountEntities(context.Context, store.EntityFilter) (int64, bool, error) {
+func (buggyDue) CountEntities(context.Context, prefetched.Filter) (int64, bool, error) {
 	panic("a bug")
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/settings"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // withPrefetch applies an override to the source's prefetch settings. If the result is invalid, it
@@ -176,14 +176,14 @@ func (l *livePrefetch) Prefetches(facet string) bool { return l.base.Prefetches(
 
 // FirstDue returns the first due time of an entity that is registered now, and whether its facet is
 // prefetched.
-func (l *livePrefetch) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
+func (l *livePrefetch) FirstDue(r prefetched.RegisteredEntity, now time.Time) (time.Time, bool) {
 	s, _ := l.now(context.Background())
 	return s.FirstDue(r, now)
 }
 
 // ReadsMakeDue reports whether an entity becomes due at once because its number of reads has risen.
 // It is called in a database transaction, so it uses the settings that were read last.
-func (l *livePrefetch) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
+func (l *livePrefetch) ReadsMakeDue(r prefetched.RegisteredEntity, before, after float64) bool {
 	l.mu.Lock()
 	s := l.current
 	l.mu.Unlock()

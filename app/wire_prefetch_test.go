@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/settings"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -54,7 +54,7 @@ func firstIn(l *livePrefetch, now time.Time) time.Duration {
 	longest := time.Duration(0)
 	for i := range 200 {
 		e := schemas.Entity{Source: builtInSource, Facet: "character", Key: strings.Repeat("k", i+1)}
-		due, _ := l.FirstDue(store.RegisteredEntity{Entity: e, Tier: store.Hot}, now)
+		due, _ := l.FirstDue(prefetched.RegisteredEntity{Entity: e, Tier: prefetched.Hot}, now)
 		longest = max(longest, due.Sub(now))
 	}
 	return longest

@@ -8,6 +8,7 @@ import (
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // The depth of a request limits how far links are followed. So the retry of a failed request, and the
@@ -17,11 +18,11 @@ func TestRequests_KeepTheDepth(t *testing.T) {
 	replayed := schemas.UpdateRequest{Entity: e, Depth: 2}
 	for name, c := range map[string]struct{ got, want producer.Request }{
 		"link": {
-			claimedRequest(schemas.Trigger, store.ClaimedRequest{Entity: e, Version: 7, Depth: 2}),
+			claimedRequest(schemas.Trigger, prefetched.ClaimedRequest{Entity: e, Version: 7, Depth: 2}),
 			producer.Request{Entity: e, Lane: schemas.Low, Reason: schemas.Link, Floor: 7, Depth: 2},
 		},
 		"trigger": {
-			claimedRequest(schemas.Trigger, store.ClaimedRequest{Entity: e, Version: 7}),
+			claimedRequest(schemas.Trigger, prefetched.ClaimedRequest{Entity: e, Version: 7}),
 			producer.Request{Entity: e, Lane: schemas.Low, Reason: schemas.Trigger, Floor: 7},
 		},
 		"retry": {

@@ -19,6 +19,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // scheduling returns the scheduler role for the named sources, or for all sources. The role
@@ -182,20 +183,20 @@ func (p parts) limiterView(ctx context.Context, source string) (any, error) {
 type claimEnqueuer struct{ *producer.Producer }
 
 // Prefetch enqueues refreshes of due entities.
-func (d claimEnqueuer) Prefetch(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
+func (d claimEnqueuer) Prefetch(ctx context.Context, claimed []prefetched.ClaimedRequest) []prefetched.ClaimedRequest {
 	return d.enqueue(ctx, schemas.Prefetch, claimed)
 }
 
 // Trigger enqueues the requests of triggers. The request of a link's target is relaxed, and all others
 // are strict.
-func (d claimEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
+func (d claimEnqueuer) Trigger(ctx context.Context, claimed []prefetched.ClaimedRequest) []prefetched.ClaimedRequest {
 	return d.enqueue(ctx, schemas.Trigger, claimed)
 }
 
 // enqueue enqueues requests and waits for Kafka's acknowledgements. It returns the requests that
 // were not enqueued, except requests of entities with a hold: such an entity is not requested until
 // its hold ends.
-func (d claimEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
+func (d claimEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []prefetched.ClaimedRequest) (left []prefetched.ClaimedRequest) {
 	requests := make([]producer.Request, len(claimed))
 	for i, a := range claimed {
 		requests[i] = claimedRequest(reason, a)
@@ -210,7 +211,7 @@ func (d claimEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claim
 
 // claimedRequest converts a claimed request to a request of the producer. The lane is LOW if a names
 // none. The reason is LINK if a has a depth, NEXT_PAGE if a has a page, and otherwise the given reason.
-func claimedRequest(reason schemas.Reason, a store.ClaimedRequest) producer.Request {
+func claimedRequest(reason schemas.Reason, a prefetched.ClaimedRequest) producer.Request {
 	switch {
 	case a.Page != "":
 		reason = schemas.NextPage

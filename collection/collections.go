@@ -63,7 +63,7 @@ type Range struct {
 
 // Items returns the items of a range.
 func (c *Collections) Items(ctx context.Context, e schemas.Entity, r Range) (items []Item, err error) {
-	query, args := selectItems, key(e, r.AfterVersion, r.AfterID, micros(r.ChangedSince), r.WithDeleted, r.Limit)
+	query, args := selectItems, key(e, r.AfterVersion, r.AfterID, store.ToMicros(r.ChangedSince), r.WithDeleted, r.Limit)
 	if r.ID != "" {
 		query, args = selectItem, key(e, r.ID)
 	}

@@ -42,7 +42,7 @@ func (w *write) addEvents(ctx context.Context, rows []store.OutboxRow) error {
 // insertEvent adds the row of an outbox event. `item` is the id of the changed item; empty means that
 // the event is about the collection.
 func (w *write) insertEvent(r store.OutboxRow, item string) {
-	w.insert(tableEvents, w.Entity, w.Page.Version, micros(w.Page.Began), r.Before, r.After, r.PublishChange, r.Triggers, r.Due, r.QuietFacet, r.Latest, item)
+	w.insert(tableEvents, w.Entity, w.Page.Version, store.ToMicros(w.Page.Began), r.Before, r.After, r.PublishChange, r.Triggers, r.Due, r.QuietFacet, r.Latest, item)
 }
 
 // requestNext adds the outbox event that requests the next page, or another walk
@@ -64,7 +64,7 @@ func (w *write) requestNext(ctx context.Context) error {
 		return nil
 	}
 	triggers, err := json.Marshal([]store.Trigger{next})
-	w.insertEvent(store.OutboxRow{Before: []byte{}, After: []byte{}, Triggers: string(triggers), Due: micros(w.Page.Began), QuietFacet: kept}, "")
+	w.insertEvent(store.OutboxRow{Before: []byte{}, After: []byte{}, Triggers: string(triggers), Due: store.ToMicros(w.Page.Began), QuietFacet: kept}, "")
 	return err
 }
 

@@ -61,7 +61,7 @@ func (c *Collections) List(ctx context.Context, e schemas.Entity, l Listing) (it
 			var changed int64
 			err := scan(&i.ID, &hash, &i.Version, &changed, &i.Deleted, &i.Size)
 			copy(i.Hash[:], hash)
-			i.ChangedAt = fromMicros(changed)
+			i.ChangedAt = store.FromMicros(changed)
 			items = append(items, i)
 			return err
 		}})
@@ -91,7 +91,7 @@ func (c *Collections) Totals(ctx context.Context, source string, most int) (all 
 			var t Totals
 			var oldest int64
 			err := scan(&t.Facet, &t.Collections, &t.Items, &t.Incomplete, &t.Walks, &oldest)
-			t.OldestWalk = fromMicros(oldest)
+			t.OldestWalk = store.FromMicros(oldest)
 			all = append(all, t)
 			return err
 		}})

@@ -27,7 +27,7 @@ WHERE source = $1 AND facet = $2 AND key = $3 AND (version, item) > ($4, $5) AND
 // InKeyOrder returns at most `limit` collections of the filter's source and facet, sorted by their
 // keys. Only collections are returned whose keys begin with f.KeyPrefix and are greater than the key
 // `after`.
-func (c *Collections) InKeyOrder(ctx context.Context, f store.EntityFilter, after string, limit int) (all []Listed, err error) {
+func (c *Collections) InKeyOrder(ctx context.Context, f store.KeyRange, after string, limit int) (all []Listed, err error) {
 	query, args := f.InKeyOrder(selectStored, "c", after, limit)
 	err = c.store.InTx(ctx, func(tx store.Tx) error {
 		return tx.Query(ctx, func(scan func(...any) error) error {

@@ -1,8 +1,6 @@
 package collection
 
 import (
-	"time"
-
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -134,8 +132,8 @@ SET version = excluded.version, extract_version = excluded.extract_version, visi
 func (s State) values() []any {
 	w := s.Walk
 	return []any{
-		s.Version, s.ExtractVersion, s.Visibility, s.Items, s.Changed, micros(s.ChangedAt), s.Cursor, s.ETag,
-		micros(s.CompleteAt), micros(s.FullAt), s.FullWalk, w.ID, micros(w.Began), micros(w.Date), w.Page, w.Position, w.Checkpoint,
+		s.Version, s.ExtractVersion, s.Visibility, s.Items, s.Changed, store.ToMicros(s.ChangedAt), s.Cursor, s.ETag,
+		store.ToMicros(s.CompleteAt), store.ToMicros(s.FullAt), s.FullWalk, w.ID, store.ToMicros(w.Began), store.ToMicros(w.Date), w.Page, w.Position, w.Checkpoint,
 		w.Full, w.Greatest, w.ETag, w.ExtractVersion,
 	}
 }
@@ -150,7 +148,7 @@ func (s *State) scanAfter(scan func(...any) error, before ...any) error {
 	err := scan(append(before, &s.Version, &s.ExtractVersion, &s.Visibility, &s.Items, &s.Changed, &changed, &s.Cursor, &s.ETag,
 		&complete, &full, &s.FullWalk, &w.ID, &began, &date, &w.Page, &w.Position, &w.Checkpoint,
 		&w.Full, &w.Greatest, &w.ETag, &w.ExtractVersion)...)
-	s.ChangedAt, s.CompleteAt, s.FullAt, w.Began, w.Date = fromMicros(changed), fromMicros(complete), fromMicros(full), fromMicros(began), fromMicros(date)
+	s.ChangedAt, s.CompleteAt, s.FullAt, w.Began, w.Date = store.FromMicros(changed), store.FromMicros(complete), store.FromMicros(full), store.FromMicros(began), store.FromMicros(date)
 	return err
 }
 
@@ -162,25 +160,11 @@ func (i *Item) scan(e schemas.Entity, scan func(...any) error) error {
 		return err
 	}
 	copy(i.Hash[:], hash)
-	i.ChangedAt = fromMicros(changed)
+	i.ChangedAt = store.FromMicros(changed)
 	if i.Deleted {
 		return nil
 	}
 	var err error
 	i.Content, err = store.Snapshot{State: store.State{Entity: e, Encoding: encoding}, Payload: payload}.Decode(nil)
 	return err
-}
-
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
-
-func fromMicros(us int64) time.Time {
-	if us == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(us).UTC()
 }

@@ -74,7 +74,7 @@ func (w *write) readState(scan func(...any) error) error {
 	var updated int64
 	err := w.current.scanAfter(scan, &w.snapshot.Version, &hash, &w.snapshot.Encoding, &updated, &w.failed)
 	copy(w.snapshot.Hash[:], hash)
-	w.snapshot.UpdatedAt = fromMicros(updated)
+	w.snapshot.UpdatedAt = store.FromMicros(updated)
 	return err
 }
 
@@ -162,7 +162,7 @@ func (w *write) writeChanged() {
 		if !known {
 			table = tableNewItems
 		}
-		w.insert(table, w.Entity, i.ID, i.Hash[:], w.Page.Version, micros(w.Page.Began), false, p.Encoding, p.Size, p.Bytes)
+		w.insert(table, w.Entity, i.ID, i.Hash[:], w.Page.Version, store.ToMicros(w.Page.Began), false, p.Encoding, p.Size, p.Bytes)
 		if !known || before.deleted {
 			w.after.Items++
 			before.hash = store.Hash{}
@@ -185,7 +185,7 @@ func (w *write) writeChanged() {
 }
 
 func (w *write) delete(id string, before store.Hash) {
-	w.insert(tableItems, w.Entity, id, before[:], w.Page.Version, micros(w.Page.Began), true, "", 0, []byte{})
+	w.insert(tableItems, w.Entity, id, before[:], w.Page.Version, store.ToMicros(w.Page.Began), true, "", 0, []byte{})
 	w.after.Items--
 	w.result.Deleted++
 	w.changed(id, before, store.Hash{})
@@ -195,7 +195,7 @@ func (w *write) delete(id string, before store.Hash) {
 func (w *write) changed(id string, before, after store.Hash) {
 	w.after.Changed, w.after.ChangedAt = w.Page.Version, w.Page.Began
 	if w.Outbox.PublishChange && !w.rewrites() {
-		w.insertEvent(store.OutboxRow{Before: hashBytes(before), After: hashBytes(after), PublishChange: true, Triggers: "[]", Due: micros(w.Page.Began)}, id)
+		w.insertEvent(store.OutboxRow{Before: hashBytes(before), After: hashBytes(after), PublishChange: true, Triggers: "[]", Due: store.ToMicros(w.Page.Began)}, id)
 	}
 }
 
@@ -215,7 +215,7 @@ func (w *write) deleteMissing(ctx context.Context) error {
 		return nil
 	}
 	if !w.startsEmpty() {
-		w.add(deleteOldItems, micros(w.Page.Began.Add(-KeepDeleted)))
+		w.add(deleteOldItems, store.ToMicros(w.Page.Began.Add(-KeepDeleted)))
 	}
 	if w.Rules.Deletes != DeletesFull || !w.Before.Walk.Full || w.Page.NotModified {
 		return nil
@@ -301,7 +301,7 @@ func (w *write) expire(ctx context.Context) error {
 	}
 	if w.Rules.Keep > 0 {
 		cutoff := w.Page.Began.Add(-w.Rules.Keep)
-		if err := remove(deleteExpiredItems, cutoff.UnixMilli(), micros(cutoff)); err != nil {
+		if err := remove(deleteExpiredItems, cutoff.UnixMilli(), store.ToMicros(cutoff)); err != nil {
 			return err
 		}
 	}
@@ -329,7 +329,7 @@ func (w *write) writeSnapshot(ctx context.Context) error {
 	}
 	p := store.Encode(content)
 	w.insert(tableSnapshots, w.Entity, w.Page.Version, hash[:], w.Rules.ExtractVersion, p.Encoding, p.Size, "",
-		micros(checked), micros(checked), micros(updated), false, "", "", w.Rules.Visibility, w.Manual)
+		store.ToMicros(checked), store.ToMicros(checked), store.ToMicros(updated), false, "", "", w.Rules.Visibility, w.Manual)
 	w.insert(tablePayloads, w.Entity, p.Bytes)
 	if w.failed >= 0 && w.failed <= w.Page.Version {
 		w.add(store.DeleteStatus)

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // quotaForm returns the settings form of the source nexon with the current values. "changes" are
@@ -161,8 +161,8 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 		t.Fatalf("got status %d and headers %v, want a redirect to the job", answer.status, answer.header)
 	}
 	o := r.ordered[0]
-	if o.Kind != store.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Max != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(testNow) ||
-		o.Filter.Handled != store.OpenDeadLetters || o.Filter.Source != "nexon" || r.actors[0] != "unauthenticated@192.0.2.7" {
+	if o.Kind != deadletters.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Max != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(testNow) ||
+		o.Filter.Handled != deadletters.Open || o.Filter.Source != "nexon" || r.actors[0] != "unauthenticated@192.0.2.7" {
 		t.Errorf("job: got %+v by %v, want the job of the form by unauthenticated@192.0.2.7", o, r.actors)
 	}
 	shown := form.Get("counted")
@@ -208,14 +208,14 @@ func TestJob_StopsAndResumes(t *testing.T) {
 	id := r.jobs[0].ID
 	for i, act := range []string{"stop", "resume"} {
 		d := r.open("POST", root+"/dlq/jobs/"+id+"/"+act, nil)
-		if want := []store.JobState{store.JobStopped, store.JobRunning}[i]; d.status != 303 || r.switched[i] != want {
+		if want := []deadletters.JobState{deadletters.JobStopped, deadletters.JobRunning}[i]; d.status != 303 || r.switched[i] != want {
 			t.Errorf("%s: got %d and the states %v, want 303 and %v", act, d.status, r.switched, want)
 		}
 		if d := r.get(d.header.Get("Location")); d.byID("job-progress") == nil || d.textByID("job-progress") != "4,112 of 12,254 replayed, 16 stay open" {
 			t.Errorf("job-progress: got %s, want 4,112 of 12,254 replayed, 16 stay open", d.text())
 		}
 	}
-	r.readErr = store.ErrJobNotFound
+	r.readErr = deadletters.ErrJobNotFound
 	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 404 {
 		t.Errorf("got status %d, want 404", d.status)
 	}

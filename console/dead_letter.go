@@ -10,17 +10,17 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
-func deadLetterPath(id store.DeadLetterID, source string) string {
+func deadLetterPath(id deadletters.ID, source string) string {
 	return fmt.Sprintf("%s/dlq/%s/%d/%d", root, url.PathEscape(source), id.Partition, id.Offset)
 }
 
 // deadLetterPage is the data of the page of one dead letter.
 type deadLetterPage struct {
 	schemas.DeadLetter
-	ID         store.DeadLetterID
+	ID         deadletters.ID
 	Source     string
 	Value      string
 	Sample     string
@@ -40,7 +40,7 @@ func (c *dlqPages) deadLetter(w http.ResponseWriter, r *http.Request, client acc
 	}
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	id := store.DeadLetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
+	id := deadletters.ID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
 	l, err := c.DLQ.Show(ctx, id)
 	request, undecodable := schemas.DecodeUpdateRequest(l.Value)
 	if err == nil && undecodable == nil {
@@ -61,7 +61,7 @@ func (c *dlqPages) deadLetter(w http.ResponseWriter, r *http.Request, client acc
 	if undecodable == nil {
 		p.Request = &request
 	}
-	if indexed, err := c.DLQ.List(ctx, store.DeadLetterFilter{Source: source, Partition: &partition, Offset: &offset}, store.DeadLetter{}, 1); err == nil && len(indexed) > 0 {
+	if indexed, err := c.DLQ.List(ctx, deadletters.Filter{Source: source, Partition: &partition, Offset: &offset}, deadletters.DeadLetter{}, 1); err == nil && len(indexed) > 0 {
 		p.Handled = indexed[0].Handled
 	}
 	if !client.May(access.Admin) {
@@ -76,11 +76,11 @@ func (c *dlqPages) deadLetter(w http.ResponseWriter, r *http.Request, client acc
 // canSeeDeadLetter returns dlq.ErrGone if the client may not see the entity of a dead letter. It
 // checks the visibility label that was stored with the dead letter, and the entity's label by the
 // current configuration.
-func (c *dlqPages) canSeeDeadLetter(ctx context.Context, client access.Client, id store.DeadLetterID, e schemas.Entity) error {
+func (c *dlqPages) canSeeDeadLetter(ctx context.Context, client access.Client, id deadletters.ID, e schemas.Entity) error {
 	if client.May(access.Admin) {
 		return nil
 	}
-	indexed, err := c.DLQ.List(ctx, store.DeadLetterFilter{Source: e.Source, Partition: &id.Partition, Offset: &id.Offset}, store.DeadLetter{}, 1)
+	indexed, err := c.DLQ.List(ctx, deadletters.Filter{Source: e.Source, Partition: &id.Partition, Offset: &id.Offset}, deadletters.DeadLetter{}, 1)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/webhooks"
 )
 
@@ -198,9 +200,9 @@ type Entity struct {
 	// facet, for example a timestamp; empty: no such member is known.
 	ChangingMember string
 	// Registered is nil if the entity is not registered for prefetching.
-	Registered *store.RegisteredEntity
+	Registered *prefetched.RegisteredEntity
 	// DeadLetters are the newest dead letters of the entity.
-	DeadLetters []store.DeadLetter
+	DeadLetters []deadletters.DeadLetter
 }
 
 // Derived says how the content of an entity of a derived facet is computed.
@@ -261,27 +263,27 @@ type DLQ interface {
 
 // DeadLetters reads dead letters.
 type DeadLetters interface {
-	List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
-	Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
-	Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error)
+	List(ctx context.Context, filter deadletters.Filter, after deadletters.DeadLetter, limit int) ([]deadletters.DeadLetter, error)
+	Groups(ctx context.Context, filter deadletters.Filter) ([]deadletters.Group, error)
+	Show(ctx context.Context, id deadletters.ID) (schemas.DeadLetter, error)
 }
 
 // DLQJobs starts, stops and reads jobs.
 type DLQJobs interface {
-	StartJob(ctx context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error)
-	SetJobState(ctx context.Context, id string, to store.JobState, actor string) (store.DLQJob, error)
-	Jobs(ctx context.Context) ([]store.DLQJob, error)
-	// Job returns a job by its id, or store.ErrJobNotFound.
-	Job(ctx context.Context, id string) (store.DLQJob, error)
+	StartJob(ctx context.Context, o dlq.JobSpec, actor string) (deadletters.Job, error)
+	SetJobState(ctx context.Context, id string, to deadletters.JobState, actor string) (deadletters.Job, error)
+	Jobs(ctx context.Context) ([]deadletters.Job, error)
+	// Job returns a job by its id, or deadletters.ErrJobNotFound.
+	Job(ctx context.Context, id string) (deadletters.Job, error)
 }
 
 // DLQIndex reads the index of dead letters.
 type DLQIndex interface {
 	// DeadLetterHours counts dead letters by hour and reason, the earliest hour first. First of each
 	// group is the start of its hour.
-	DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
+	DeadLetterHours(ctx context.Context, filter deadletters.Filter) ([]deadletters.Group, error)
 	// DeadLettersOfJob returns at most `limit` dead letters that a job has handled.
-	DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]store.DeadLetter, error)
+	DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]deadletters.DeadLetter, error)
 }
 
 // FaultScenarios controls the faults that the simulated upstream of a demonstration returns.

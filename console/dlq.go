@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 const (
@@ -35,12 +35,12 @@ type dlqPage struct {
 	Recent        []deadLetterGroup
 	RecentMessage string // message about the dead letters of the last 24 h; empty: they could not be read
 	Checks        []replayCheck
-	Groups        []store.DeadLetterGroup
+	Groups        []deadletters.Group
 	Counted       bool   // true if Groups, Total, Open and Checks could be read
 	MoreGroups    string // "The … most frequent of … groups" if Groups is incomplete; empty: Groups is complete
 	Total         int64
 	Open          int64 // number of open dead letters that match the filter and may be replayed
-	DeadLetters   []store.DeadLetter
+	DeadLetters   []deadletters.DeadLetter
 	Listed        bool   // true if DeadLetters could be read
 	Next          string // URL of the next page of the list; empty: this is the last page
 	Jobs          []jobPage
@@ -51,7 +51,7 @@ type dlqPage struct {
 // Handlings returns the options of the form field that filters dead letters by state, for example
 // open, replayed or purged. Each option is a value and its label.
 func (dlqPage) Handlings() [][2]string {
-	return [][2]string{{store.OpenDeadLetters, "open ones"}, {store.HandledDeadLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allDeadLetters, "all"}}
+	return [][2]string{{deadletters.Open, "open ones"}, {deadletters.Handled, "handled ones"}, {deadletters.Replayed, "replayed ones"}, {deadletters.Purged, "purged ones"}, {allDeadLetters, "all"}}
 }
 
 // allDeadLetters is the value of the form field "handled" that selects dead letters in any state:
@@ -61,7 +61,7 @@ const allDeadLetters = "all"
 // dlqFilter is the filter of the page of dead letters. Fields formats it for a form, Query as a
 // query string.
 type dlqFilter struct {
-	Filter   store.DeadLetterFilter
+	Filter   deadletters.Filter
 	Attempts string
 	Offset   string
 }
@@ -164,7 +164,7 @@ func (c *dlqPages) filterOf(r *http.Request) (l dlqFilter, err error) {
 	l.Attempts, l.Offset = get("attempts"), get("offset")
 	f.Handled = get("handled")
 	if f.Handled == "" {
-		f.Handled = store.OpenDeadLetters
+		f.Handled = deadletters.Open
 	}
 	for _, text := range []string{string(f.Reason), f.Fingerprint, f.Facet, f.Key} {
 		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
@@ -175,7 +175,7 @@ func (c *dlqPages) filterOf(r *http.Request) (l dlqFilter, err error) {
 		return l, fmt.Errorf("unknown reason of dead letters: %q", displayText(string(f.Reason), 40))
 	}
 	switch f.Handled {
-	case store.OpenDeadLetters, store.HandledDeadLetters, store.Replayed, store.Purged, allDeadLetters:
+	case deadletters.Open, deadletters.Handled, deadletters.Replayed, deadletters.Purged, allDeadLetters:
 	default:
 		return l, fmt.Errorf("handled is %q; it must be open, handled, replayed, purged or all", displayText(f.Handled, 40))
 	}
@@ -204,7 +204,7 @@ func (c *dlqPages) filterOf(r *http.Request) (l dlqFilter, err error) {
 
 // storeFilter returns the filter for the store. It selects only dead letters that the client may
 // see.
-func (l dlqFilter) storeFilter(client access.Client) store.DeadLetterFilter {
+func (l dlqFilter) storeFilter(client access.Client) deadletters.Filter {
 	f := l.Filter
 	f.Visibilities = client.Visibilities()
 	if f.Handled == allDeadLetters {
@@ -221,7 +221,7 @@ func (c *dlqPages) dlqOverview(w http.ResponseWriter, r *http.Request, client ac
 	p := dlqPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, client: client}
 	var err error
 	if p.dlqFilter, err = c.filterOf(r); err != nil {
-		p.Problem, p.Filter.Handled = err.Error(), store.OpenDeadLetters
+		p.Problem, p.Filter.Handled = err.Error(), deadletters.Open
 	}
 	p.Facets = c.Facets[p.Filter.Source]
 	after, wrong := dlq.ParseCursor(p.Filter.Source, r.FormValue("after"))
@@ -250,6 +250,6 @@ func (c *dlqPages) dlqOverview(w http.ResponseWriter, r *http.Request, client ac
 
 // canSeeJob reports whether the client may see a job. If the filter of a job names a key, the
 // client must be allowed to see that entity.
-func (c *dlqPages) canSeeJob(client access.Client, j store.DLQJob) bool {
+func (c *dlqPages) canSeeJob(client access.Client, j deadletters.Job) bool {
 	return j.Filter.Key == "" || c.Entities.Sees(client, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
 }

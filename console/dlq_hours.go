@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // hoursShown is the number of hours that the picture of dead letters shows, and maxReasonsShown the
@@ -39,7 +39,7 @@ type hourRow struct {
 
 // newHoursPicture returns the picture of the hours up to now. The links keep the filter's source,
 // facet and disposition.
-func newHoursPicture(all []store.DeadLetterGroup, f dlqFilter, now time.Time) *hoursPicture {
+func newHoursPicture(all []deadletters.Group, f dlqFilter, now time.Time) *hoursPicture {
 	p := &hoursPicture{To: now.UTC().Truncate(time.Hour).Add(time.Hour)}
 	p.From = p.To.Add(-hoursShown * time.Hour)
 	totals, byHour, highest := map[string]int64{}, map[time.Time]int64{}, int64(1)
@@ -102,7 +102,7 @@ func hourLink(f dlqFilter, at time.Time, reason string) string {
 func (p *dlqPage) readHours(ctx context.Context, c *dlqPages) error {
 	f := p.storeFilter(p.client)
 	now := c.Clock()
-	hours, err := c.DLQIndex.DeadLetterHours(ctx, store.DeadLetterFilter{
+	hours, err := c.DLQIndex.DeadLetterHours(ctx, deadletters.Filter{
 		Source: f.Source, Facet: f.Facet, Handled: f.Handled, Visibilities: f.Visibilities, Since: now.UTC().Truncate(time.Hour).Add(-(hoursShown - 1) * time.Hour),
 	})
 	if err != nil {

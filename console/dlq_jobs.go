@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 // planPage is the data of a dry run.
 type planPage struct {
 	dlqFilter
-	Kind    store.JobKind
+	Kind    deadletters.JobKind
 	Lane    schemas.Lane
 	Rate    string
 	Max     string
@@ -37,7 +37,7 @@ type planPage struct {
 }
 
 // Replays reports whether the job is a replay, not a purge.
-func (p planPage) Replays() bool { return p.Kind == store.ReplayJob }
+func (p planPage) Replays() bool { return p.Kind == deadletters.ReplayJob }
 
 // Counted returns the maximum number of dead letters that the job affects. The form sends this
 // number to the handler start, which compares it with a new count.
@@ -58,12 +58,12 @@ func (c *dlqPages) orderOf(r *http.Request, client access.Client) (p planPage, o
 		return p, o, err
 	}
 	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
-	p.Kind, p.Lane, p.Rate, p.Max, p.Note = store.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("max"), get("note")
+	p.Kind, p.Lane, p.Rate, p.Max, p.Note = deadletters.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("max"), get("note")
 	o = dlq.JobSpec{Kind: p.Kind, Filter: p.storeFilter(client), Lane: p.Lane, Note: p.Note}
-	if p.Kind != store.ReplayJob && p.Kind != store.PurgeJob {
+	if p.Kind != deadletters.ReplayJob && p.Kind != deadletters.PurgeJob {
 		return p, o, errors.New("choose replay or purge")
 	}
-	if p.Kind == store.ReplayJob && !p.Lane.Valid() {
+	if p.Kind == deadletters.ReplayJob && !p.Lane.Valid() {
 		return p, o, errors.New("the lane must be HIGH or LOW")
 	}
 	if p.Rate != "" {
@@ -96,7 +96,7 @@ func (c *dlqPages) plan(w http.ResponseWriter, r *http.Request, client access.Cl
 	if p.Filter.Until.IsZero() || p.Filter.Until.After(now) {
 		p.Filter.Until = now.Truncate(time.Microsecond)
 	}
-	p.Filter.Handled = store.OpenDeadLetters
+	p.Filter.Handled = deadletters.Open
 	o.Filter = p.storeFilter(client)
 	if p.Plan, err = c.DLQ.Plan(ctx, o); err != nil {
 		c.unavailable(w, r, "The dead letters can't be counted.", err)
@@ -145,19 +145,19 @@ func (c *dlqPages) start(w http.ResponseWriter, r *http.Request, client access.C
 }
 
 func (c *dlqPages) stopJob(w http.ResponseWriter, r *http.Request, client access.Client) {
-	c.switchJob(w, r, client, store.JobStopped, "job-stopped")
+	c.switchJob(w, r, client, deadletters.JobStopped, "job-stopped")
 }
 
 func (c *dlqPages) resumeJob(w http.ResponseWriter, r *http.Request, client access.Client) {
-	c.switchJob(w, r, client, store.JobRunning, "job-resumed")
+	c.switchJob(w, r, client, deadletters.JobRunning, "job-resumed")
 }
 
-func (c *dlqPages) switchJob(w http.ResponseWriter, r *http.Request, client access.Client, to store.JobState, code string) {
+func (c *dlqPages) switchJob(w http.ResponseWriter, r *http.Request, client access.Client, to deadletters.JobState, code string) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	j, err := c.DLQ.SetJobState(ctx, r.PathValue("id"), to, client.Name)
 	switch {
-	case errors.Is(err, store.ErrJobNotFound):
+	case errors.Is(err, deadletters.ErrJobNotFound):
 		c.reject(w, r, http.StatusNotFound, "Job not found, or it has ended.")
 	case err != nil:
 		c.unavailable(w, r, "The job could not be changed.", err)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/status"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 const (
@@ -31,7 +31,7 @@ type deadLetterGroups struct {
 func (c *dlqPages) readRecentDeadLetters(ctx context.Context, visibilities []string) (all deadLetterGroups, err error) {
 	since := c.Clock().Add(-day)
 	for _, source := range c.Sources {
-		groups, err := c.DLQ.Groups(ctx, store.DeadLetterFilter{Source: source, Since: since, Visibilities: visibilities})
+		groups, err := c.DLQ.Groups(ctx, deadletters.Filter{Source: source, Since: since, Visibilities: visibilities})
 		if err != nil {
 			return deadLetterGroups{}, err
 		}
@@ -93,12 +93,12 @@ func (p *dlqPage) readRecent(ctx context.Context, c *dlqPages) error {
 
 // readList reads one page of the dead letters that match the filter, and sets p.Next to the URL of
 // the next page.
-func (p *dlqPage) readList(ctx context.Context, c *dlqPages, after store.DeadLetter) error {
+func (p *dlqPage) readList(ctx context.Context, c *dlqPages, after deadletters.DeadLetter) error {
 	all, err := c.DLQ.List(ctx, p.storeFilter(p.client), after, dlqPageSize)
 	if err != nil {
 		return err
 	}
-	p.DeadLetters, p.Listed = slices.DeleteFunc(slices.Clone(all), func(l store.DeadLetter) bool { return !c.Entities.Sees(p.client, l.Entity, l.Visibility) }), true
+	p.DeadLetters, p.Listed = slices.DeleteFunc(slices.Clone(all), func(l deadletters.DeadLetter) bool { return !c.Entities.Sees(p.client, l.Entity, l.Visibility) }), true
 	if len(all) == dlqPageSize {
 		last, q := all[dlqPageSize-1], p.Query()
 		q.Set("after", dlq.FormatCursor(last))
@@ -110,7 +110,7 @@ func (p *dlqPage) readList(ctx context.Context, c *dlqPages, after store.DeadLet
 // totalOf returns the number of all dead letters that match the filter. The first group contains
 // that number. It includes dead letters whose groups are missing in "groups", because that list has
 // at most dlq.MaxGroups groups.
-func totalOf(groups []store.DeadLetterGroup) int64 {
+func totalOf(groups []deadletters.Group) int64 {
 	if len(groups) == 0 {
 		return 0
 	}
@@ -125,8 +125,8 @@ func (p *dlqPage) readGroups(ctx context.Context, c *dlqPages) error {
 		return err
 	}
 	open := all
-	if f.Handled != store.OpenDeadLetters { // a replay affects only open dead letters
-		f.Handled = store.OpenDeadLetters
+	if f.Handled != deadletters.Open { // a replay affects only open dead letters
+		f.Handled = deadletters.Open
 		if open, err = c.DLQ.Groups(ctx, f); err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 func TestDLQ_UnreadablePartHidesNoOther(t *testing.T) {
@@ -67,9 +67,9 @@ func TestDLQ_CountsOnceForAllViewers(t *testing.T) {
 func TestDLQ_TruncatedCountSaysAtLeast(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	r.groups = make([]store.DeadLetterGroup, dlq.MaxGroups)
+	r.groups = make([]deadletters.Group, dlq.MaxGroups)
 	for i := range r.groups {
-		r.groups[i] = store.DeadLetterGroup{Reason: schemas.ParseError, Count: 2, Last: testNow}
+		r.groups[i] = deadletters.Group{Reason: schemas.ParseError, Count: 2, Last: testNow}
 	}
 	d := r.get(root + "/dlq?source=nexon")
 	if got := d.text(); !strings.Contains(got, "The 50 most frequent of 1,000 groups or more.") || !strings.Contains(got, "At least 2,000 dead letters") {
@@ -80,7 +80,7 @@ func TestDLQ_TruncatedCountSaysAtLeast(t *testing.T) {
 // The list shows a key as FACET/KEY. An operator may copy that text into the field "key" of the
 // filter, so the filter must accept it.
 func TestDLQ_FilterAcceptsListedKey(t *testing.T) {
-	for query, want := range map[string]store.DeadLetterFilter{
+	for query, want := range map[string]deadletters.Filter{
 		"key=somebody":                   {Key: "somebody"},
 		"key=character/some/body":        {Facet: "character", Key: "some/body"},
 		"key=other/somebody":             {Key: "other/somebody"},
@@ -98,7 +98,7 @@ func TestDLQ_FilterAcceptsListedKey(t *testing.T) {
 }
 
 func TestDLQ_LinksToTheLastHour(t *testing.T) {
-	f := dlqFilter{Filter: store.DeadLetterFilter{Source: "nexon", Until: testNow}}
+	f := dlqFilter{Filter: deadletters.Filter{Source: "nexon", Until: testNow}}
 	got, want := f.LastHour(testNow), "/console/dlq?since="+url.QueryEscape(testNow.Add(-time.Hour).Format(time.RFC3339))+"&source=nexon"
 	if got != want {
 		t.Errorf("link to the last hour: got %s, want %s", got, want)

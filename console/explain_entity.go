@@ -10,6 +10,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // surroundings contains the state of the source of an entity: the limiter (nil: unknown) and the
@@ -243,13 +244,13 @@ func nextMessage(e Entity, now time.Time) string {
 }
 
 // tierOf returns the name of the entity's tier, with ", pinned" if the tier is pinned.
-func tierOf(r store.RegisteredEntity) string {
+func tierOf(r prefetched.RegisteredEntity) string {
 	if r.Pinned {
 		return tierName(r.Tier) + ", pinned"
 	}
 	return tierName(r.Tier)
 }
 
-func tierName(t store.Tier) string {
-	return map[store.Tier]string{store.Hot: "hot", store.Warm: "warm", store.Cold: "cold"}[t]
+func tierName(t prefetched.Tier) string {
+	return map[prefetched.Tier]string{prefetched.Hot: "hot", prefetched.Warm: "warm", prefetched.Cold: "cold"}[t]
 }

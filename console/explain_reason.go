@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // explanations has a sentence for each dead letter reason, with the fix that is needed before a
@@ -37,7 +37,7 @@ func explainReason(r schemas.DeadLetterReason) string {
 // explanation.
 type deadLetterGroup struct {
 	Source string
-	store.DeadLetterGroup
+	deadletters.Group
 	Explanation string
 }
 

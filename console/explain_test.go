@@ -11,6 +11,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 func TestBudgetMessage(t *testing.T) {
@@ -69,9 +71,9 @@ func TestWhyStale(t *testing.T) {
 		return with(func(e *Entity) { e.Status = failed; e.Status.State, e.Status.Until = s, testNow.Add(until) })
 	}
 	request := func(w RequestState) Entity { return with(func(e *Entity) { e.Request = w }) }
-	registered := func(enabled bool, due time.Duration, tier store.Tier) Entity {
+	registered := func(enabled bool, due time.Duration, tier prefetched.Tier) Entity {
 		return with(func(e *Entity) {
-			e.Registered = &store.RegisteredEntity{Enabled: enabled, Due: testNow.Add(due), Tier: tier}
+			e.Registered = &prefetched.RegisteredEntity{Enabled: enabled, Due: testNow.Add(due), Tier: tier}
 		})
 	}
 	later := testNow.Add(10 * time.Minute)
@@ -125,9 +127,9 @@ func TestWhyStale(t *testing.T) {
 		{request(RequestState{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
 		{request(RequestState{Hold: schemas.HoldFailed, HoldUntil: testNow}), old + "No request of the last hour is open."},
 		{request(RequestState{CooldownUntil: testNow.Add(9 * time.Second)}), old + "It was refreshed manually a moment ago; the next manual refresh is possible at 12:00:39. No request"},
-		{registered(false, 0, store.Hot), old + "It is registered but disabled: the next read of stale content requests it."},
-		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of stale content requests it sooner."},
-		{registered(true, -10*time.Minute, store.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},
+		{registered(false, 0, prefetched.Hot), old + "It is registered but disabled: the next read of stale content requests it."},
+		{registered(true, 10*time.Minute, prefetched.Warm), old + "It is prefetched (warm) and due at 12:10; a read of stale content requests it sooner."},
+		{registered(true, -10*time.Minute, prefetched.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},
 	} {
 		a := surroundings{limits: &limiter.View{State: limiter.StateFlowing}, lanes: []LaneLag{testLane(schemas.High, 0, 0), testLane(schemas.Low, 900, 7*time.Minute)}}
 		if got := whyStale(c.entity, a, testNow); !strings.HasPrefix(got, c.want) {
@@ -142,8 +144,8 @@ func TestWhyStale(t *testing.T) {
 
 func TestDeadLettersMessage(t *testing.T) {
 	since := testNow.Add(-day)
-	one := deadLetterGroup{Source: "nexon", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: testNow.Add(-time.Hour)}}
-	many := deadLetterGroup{Source: "github", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: testNow.Add(-2 * time.Minute)}}
+	one := deadLetterGroup{Source: "nexon", Group: deadletters.Group{Reason: schemas.Upstream5xx, Count: 1, Last: testNow.Add(-time.Hour)}}
+	many := deadLetterGroup{Source: "github", Group: deadletters.Group{Reason: schemas.ParseError, Count: 1_204, Last: testNow.Add(-2 * time.Minute)}}
 	for _, c := range []struct {
 		all  []deadLetterGroup
 		want string

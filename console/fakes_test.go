@@ -19,6 +19,7 @@ import (
 	"github.com/freshet/freshet/status/clients"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/webhooks"
 )
 
@@ -115,14 +116,14 @@ func (f *fakeEntities) CheckKey(e schemas.Entity) error {
 	return errors.Join(f.keyError, f.keyErrors[e.Key])
 }
 
-func (f *fakeDLQ) Jobs(ctx context.Context) ([]store.DLQJob, error) {
+func (f *fakeDLQ) Jobs(ctx context.Context) ([]deadletters.Job, error) {
 	f.waitForParallel(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]store.DLQJob{}, f.jobs...), f.readErr
+	return append([]deadletters.Job{}, f.jobs...), f.readErr
 }
 
-func (f *fakeDLQ) Job(_ context.Context, id string) (store.DLQJob, error) {
+func (f *fakeDLQ) Job(_ context.Context, id string) (deadletters.Job, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, j := range f.jobs {
@@ -130,7 +131,7 @@ func (f *fakeDLQ) Job(_ context.Context, id string) (store.DLQJob, error) {
 			return j, f.readErr
 		}
 	}
-	return store.DLQJob{}, errors.Join(f.readErr, store.ErrJobNotFound)
+	return deadletters.Job{}, errors.Join(f.readErr, deadletters.ErrJobNotFound)
 }
 
 func (f *fakeClientLimiter) AllowRequests(client string, n int) error {
@@ -224,18 +225,18 @@ func (f *fakeLimits) Audit(_ context.Context, limit int) ([]settings.Entry, erro
 	return f.audit[:min(limit, len(f.audit))], f.readErr
 }
 
-func (f *fakeDLQ) List(ctx context.Context, filter store.DeadLetterFilter, _ store.DeadLetter, limit int) ([]store.DeadLetter, error) {
+func (f *fakeDLQ) List(ctx context.Context, filter deadletters.Filter, _ deadletters.DeadLetter, limit int) ([]deadletters.DeadLetter, error) {
 	f.waitForParallel(ctx)
 	f.filters = append(f.filters, filter)
 	return f.list[:min(limit, len(f.list))], f.readErr
 }
 
-func (f *fakeDLQ) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
+func (f *fakeDLQ) Groups(ctx context.Context, filter deadletters.Filter) ([]deadletters.Group, error) {
 	f.waitForParallel(ctx)
 	if filter.Source != "nexon" {
 		return nil, f.readErr
 	}
-	groups, of := slices.Clone(f.groups), store.DeadLetterCount{}
+	groups, of := slices.Clone(f.groups), deadletters.Count{}
 	for _, g := range groups {
 		of.All += g.Count
 	}
@@ -260,11 +261,11 @@ func (f *fakeDLQ) waitForParallel(ctx context.Context) {
 	}
 }
 
-func (f *fakeDLQ) DeadLetterHours(context.Context, store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
+func (f *fakeDLQ) DeadLetterHours(context.Context, deadletters.Filter) ([]deadletters.Group, error) {
 	return f.hours, f.readErr
 }
 
-func (f *fakeDLQ) DeadLettersOfJob(context.Context, string, string, int) ([]store.DeadLetter, error) {
+func (f *fakeDLQ) DeadLettersOfJob(context.Context, string, string, int) ([]deadletters.DeadLetter, error) {
 	return f.list[:min(3, len(f.list))], f.readErr
 }
 
@@ -276,7 +277,7 @@ func (f *fakeStore) Statuses(_ context.Context, entities []schemas.Entity) ([]st
 	return all, f.readErr
 }
 
-func (f *fakeDLQ) Show(context.Context, store.DeadLetterID) (schemas.DeadLetter, error) {
+func (f *fakeDLQ) Show(context.Context, deadletters.ID) (schemas.DeadLetter, error) {
 	return f.shown, f.readErr
 }
 
@@ -285,14 +286,14 @@ func (f *fakeDLQ) Plan(_ context.Context, o dlq.JobSpec) (dlq.Plan, error) {
 	return f.planned, f.readErr
 }
 
-func (f *fakeDLQ) StartJob(_ context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error) {
+func (f *fakeDLQ) StartJob(_ context.Context, o dlq.JobSpec, actor string) (deadletters.Job, error) {
 	f.ordered, f.actors = append(f.ordered, o), append(f.actors, actor)
-	return store.DLQJob{ID: "job-1"}, f.readErr
+	return deadletters.Job{ID: "job-1"}, f.readErr
 }
 
-func (f *fakeDLQ) SetJobState(_ context.Context, id string, to store.JobState, actor string) (store.DLQJob, error) {
+func (f *fakeDLQ) SetJobState(_ context.Context, id string, to deadletters.JobState, actor string) (deadletters.Job, error) {
 	f.switched, f.actors = append(f.switched, to), append(f.actors, actor)
-	return store.DLQJob{ID: id}, f.readErr
+	return deadletters.Job{ID: id}, f.readErr
 }
 
 func (f *fakeScenarios) List() []FaultScenario {

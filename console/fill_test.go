@@ -15,6 +15,8 @@ import (
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // varyingView returns the state of a limiter whose rates change over time, so that the charts show
@@ -64,23 +66,23 @@ func fillRig(r *rig) {
 	fillRuns(r)
 	const broken = "GET /character/item-equipment: the upstream answered 503 three times in a row: {\"error\":{\"name\":\"OPENAPI00009\",\"message\":\"Service temporarily unavailable\"}}"
 	for i := range 60 {
-		r.list = append(r.list, store.DeadLetter{
-			DeadLetterID: store.DeadLetterID{Topic: "nexon.update-dlq", Partition: int32(i % 12), Offset: int64(120 + i)},
-			Entity:       schemas.Entity{Source: "nexon", Facet: "character", Key: fmt.Sprintf("%08x%02x", 0x3fa8b1c2+i*7919, i)},
-			Reason:       schemas.Upstream5xx, Error: broken, Status: 503, Attempts: 9, Replays: i % 3, At: testNow.Add(-time.Duration(i) * 11 * time.Minute),
+		r.list = append(r.list, deadletters.DeadLetter{
+			ID:     deadletters.ID{Topic: "nexon.update-dlq", Partition: int32(i % 12), Offset: int64(120 + i)},
+			Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: fmt.Sprintf("%08x%02x", 0x3fa8b1c2+i*7919, i)},
+			Reason: schemas.Upstream5xx, Error: broken, Status: 503, Attempts: 9, Replays: i % 3, At: testNow.Add(-time.Duration(i) * 11 * time.Minute),
 		})
 	}
 	r.checkedAt = map[string]time.Time{r.list[7].Entity.Key: testNow.Add(-4 * time.Minute)}
-	r.groups = []store.DeadLetterGroup{
+	r.groups = []deadletters.Group{
 		{Reason: schemas.Upstream5xx, Fingerprint: "a1b2c3d4e5f60718", Facet: "character", Status: 503, Error: broken, Count: 11_920, First: testNow.Add(-19 * time.Hour), Last: testNow.Add(-6 * time.Minute), AtReplayLimit: 14},
 		{Reason: schemas.ParseError, Fingerprint: "0718a1b2c3d4e5f6", Facet: "character", Status: 200, Error: "item-equipment: item_equipment is not a list", Count: 341, First: testNow.Add(-5 * time.Hour), Last: testNow.Add(-2 * time.Hour)},
 		{Reason: schemas.Upstream4xx, Fingerprint: "e5f60718a1b2c3d4", Facet: "character", Status: 400, Error: "OPENAPI00004: Please input valid parameter", Count: 7, First: testNow.Add(-21 * time.Hour), Last: testNow.Add(-3 * time.Hour)},
 	}
 	for i := range 20 {
 		at := testNow.Truncate(time.Hour).Add(-time.Duration(i) * time.Hour)
-		r.hours = append(r.hours, store.DeadLetterGroup{First: at, Reason: schemas.ParseError, Count: int64(20 - i)}, store.DeadLetterGroup{First: at, Reason: schemas.Upstream5xx, Count: int64(600 + 300*(i%5))})
+		r.hours = append(r.hours, deadletters.Group{First: at, Reason: schemas.ParseError, Count: int64(20 - i)}, deadletters.Group{First: at, Reason: schemas.Upstream5xx, Count: int64(600 + 300*(i%5))})
 	}
-	slices.SortStableFunc(r.hours, func(a, b store.DeadLetterGroup) int { return a.First.Compare(b.First) })
+	slices.SortStableFunc(r.hours, func(a, b deadletters.Group) int { return a.First.Compare(b.First) })
 	r.entity = Entity{
 		Stored: true, Lifetimes: store.Lifetimes{FreshFor: time.Hour},
 		State:   store.State{Entity: e, Version: 1_769_511_628_000, Encoding: "zstd", Size: 311_820, CheckedAt: testNow.Add(-3 * time.Hour), FetchedAt: testNow.Add(-3 * time.Hour), UpdatedAt: testNow.Add(-26 * time.Hour)},
@@ -89,7 +91,7 @@ func fillRig(r *rig) {
 			Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: broken, Rounds: 2, Version: 9, Until: testNow.Add(4 * time.Minute), Since: testNow.Add(-9 * time.Minute), UpdatedAt: testNow.Add(-2 * time.Minute),
 		},
 		Request:     RequestState{Hold: schemas.HoldRetrying, HoldUntil: testNow.Add(4 * time.Minute)},
-		Registered:  &store.RegisteredEntity{Entity: e, Tier: store.Hot, Enabled: true, Due: testNow.Add(40 * time.Minute)},
+		Registered:  &prefetched.RegisteredEntity{Entity: e, Tier: prefetched.Hot, Enabled: true, Due: testNow.Add(40 * time.Minute)},
 		DeadLetters: r.list[40:41],
 	}
 	value, err := schemas.UpdateRequest{EventID: "0198b2c0-0815", Entity: e, Lane: schemas.High, Reason: schemas.Stale, RequestedAt: testNow.Add(-8 * time.Hour), CorrelationID: "0198b2c0-4711", Version: 1_769_511_628_000}.Encode()
@@ -107,13 +109,13 @@ func fillRig(r *rig) {
 		{Reason: schemas.ParseError, Facet: "character", Count: 341, Topic: "nexon.update-priority-low"},
 		{Reason: schemas.Upstream4xx, Facet: "character", Count: 7, Topic: "nexon.update-priority-low"},
 	}}
-	r.jobs = []store.DLQJob{
+	r.jobs = []deadletters.Job{
 		{
-			ID: "0198b2c0-0000-7000-8000-000000000001", Source: "nexon", Kind: store.ReplayJob, Filter: store.DeadLetterFilter{Source: "nexon", Reason: schemas.Upstream5xx, Handled: "open", Until: testNow}, Lane: schemas.Low, Rate: 50,
-			State: store.JobRunning, Total: 12_254, Done: 4_112, Refused: map[string]int64{dlq.RefusedLimit: 14, dlq.RefusedGone: 2}, Note: "after the outage of this morning", CreatedAt: testNow.Add(-80 * time.Second), CreatedBy: "key:3k7m2xqpzt4a on-call", UpdatedAt: testNow.Add(-2 * time.Second),
+			ID: "0198b2c0-0000-7000-8000-000000000001", Source: "nexon", Kind: deadletters.ReplayJob, Filter: deadletters.Filter{Source: "nexon", Reason: schemas.Upstream5xx, Handled: "open", Until: testNow}, Lane: schemas.Low, Rate: 50,
+			State: deadletters.JobRunning, Total: 12_254, Done: 4_112, Refused: map[string]int64{dlq.RefusedLimit: 14, dlq.RefusedGone: 2}, Note: "after the outage of this morning", CreatedAt: testNow.Add(-80 * time.Second), CreatedBy: "key:3k7m2xqpzt4a on-call", UpdatedAt: testNow.Add(-2 * time.Second),
 		},
 		{
-			ID: "0198b2c0-0000-7000-8000-000000000002", Source: "github", Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Source: "github", Handled: "open", Until: testNow}, State: store.JobStopped, Total: 40, Done: 12,
+			ID: "0198b2c0-0000-7000-8000-000000000002", Source: "github", Kind: deadletters.PurgeJob, Filter: deadletters.Filter{Source: "github", Handled: "open", Until: testNow}, State: deadletters.JobStopped, Total: 40, Done: 12,
 			CreatedAt: testNow.Add(-26 * time.Hour), CreatedBy: "admin-token",
 		},
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // fillFind sets the items, processes and calls of a rig.
@@ -225,7 +226,7 @@ func TestDeadLetter_IsReplayedAlone(t *testing.T) {
 	if f.Partition == nil || *f.Partition != 3 || f.Offset == nil || *f.Offset != 120 {
 		t.Errorf("filter of the dry run: got %+v, want the position 3:120", f)
 	}
-	r.list[0].Handled = store.Replayed
+	r.list[0].Handled = deadletters.Replayed
 	if d := r.get(root + "/dlq/nexon/3/120"); !strings.Contains(d.text(), "This dead letter is handled: replayed.") || strings.Contains(d.text(), "Replay this one") {
 		t.Error("a handled dead letter can be replayed")
 	}
@@ -233,7 +234,7 @@ func TestDeadLetter_IsReplayedAlone(t *testing.T) {
 
 func TestDeadLetters_BarsLinkToTheirHour(t *testing.T) {
 	r := newRig(t)
-	r.hours = []store.DeadLetterGroup{
+	r.hours = []deadletters.Group{
 		{First: testNow.Add(-30 * time.Hour).Truncate(time.Hour), Reason: schemas.ParseError, Count: 9},
 		{First: testNow.Add(-2 * time.Hour).Truncate(time.Hour), Reason: schemas.ParseError, Count: 1},
 		{First: testNow.Add(-2 * time.Hour).Truncate(time.Hour), Reason: schemas.Upstream4xx, Count: 3},

@@ -14,12 +14,12 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/status"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // jobPage is the data of the page of a DLQ job.
 type jobPage struct {
-	store.DLQJob
+	deadletters.Job
 	liveStatus
 	Chosen dlqFilter
 	// Outcomes are the outcomes of replayed dead letters. OutcomeMessage has the number of each
@@ -34,11 +34,11 @@ func (j jobPage) jsonBody() any {
 	for _, o := range j.Outcomes {
 		outcomes = append(outcomes, map[string]string{"entity": o.Entity.String(), "outcome": string(o.Outcome), "error": o.Error})
 	}
-	return map[string]any{"job": plain(reflect.ValueOf(j.DLQJob)), "items": j.Items, "rows": j.Rows, "outcomes": outcomes, "outcomeMessage": j.OutcomeMessage}
+	return map[string]any{"job": plain(reflect.ValueOf(j.Job)), "items": j.Items, "rows": j.Rows, "outcomes": outcomes, "outcomeMessage": j.OutcomeMessage}
 }
 
 func (j jobPage) livePath() string {
-	if j.State == store.JobDone {
+	if j.State == deadletters.JobDone {
 		return ""
 	}
 	return root + "/live/jobs/" + j.ID
@@ -48,13 +48,13 @@ func (j jobPage) livePath() string {
 func (j jobPage) Item(id string) itemAt { return itemAt{id, j.Items[id]} }
 
 // Stoppable reports whether the page offers to stop the job.
-func (j jobPage) Stoppable() bool { return j.State == store.JobRunning }
+func (j jobPage) Stoppable() bool { return j.State == deadletters.JobRunning }
 
 // Resumable reports whether the page offers to resume the job.
-func (j jobPage) Resumable() bool { return j.State == store.JobStopped }
+func (j jobPage) Resumable() bool { return j.State == deadletters.JobStopped }
 
-func newJobPage(j store.DLQJob, now time.Time) jobPage {
-	s := jobPage{DLQJob: j, liveStatus: jobStatus(j, now), Chosen: dlqFilter{Filter: j.Filter}}
+func newJobPage(j deadletters.Job, now time.Time) jobPage {
+	s := jobPage{Job: j, liveStatus: jobStatus(j, now), Chosen: dlqFilter{Filter: j.Filter}}
 	if j.Filter.Attempts != nil {
 		s.Chosen.Attempts = strconv.Itoa(*j.Filter.Attempts)
 	}
@@ -69,27 +69,27 @@ func newJobPage(j store.DLQJob, now time.Time) jobPage {
 const maxJobSilence = 5 * time.Minute
 
 // jobStatus returns the texts of the job page that change while the job runs.
-func jobStatus(j store.DLQJob, now time.Time) liveStatus {
+func jobStatus(j deadletters.Job, now time.Time) liveStatus {
 	stay := j.RefusedCount()
 	part := 100
 	if j.Total > 0 {
 		part = int(min(100, 100*(j.Done+stay)/j.Total))
 	}
-	verb := map[store.JobKind]string{store.ReplayJob: "replayed", store.PurgeJob: "purged"}[j.Kind]
+	verb := map[deadletters.JobKind]string{deadletters.ReplayJob: "replayed", deadletters.PurgeJob: "purged"}[j.Kind]
 	text := fmt.Sprintf("%s of %s %s", status.FormatInt(j.Done), status.FormatInt(j.Total), verb)
 	if stay > 0 {
 		text += fmt.Sprintf(", %s stay open", status.FormatInt(stay))
 	}
 	f := liveStatus{At: now.UTC().Format("15:04:05") + " UTC", Items: map[string]statusItem{
-		"job.state": {Text: string(j.State), Tone: map[store.JobState]string{store.JobDone: toneOK, store.JobStopped: toneWarn}[j.State]},
+		"job.state": {Text: string(j.State), Tone: map[deadletters.JobState]string{deadletters.JobDone: toneOK, deadletters.JobStopped: toneWarn}[j.State]},
 		"job.done":  {Text: text, Percent: &part},
 		"job.error": {Text: ""},
 		"job.last":  {Text: ""},
 	}, Rows: map[string][][]statusItem{"refused": {}}}
-	if j.Error != "" && j.State != store.JobDone {
+	if j.Error != "" && j.State != deadletters.JobDone {
 		f.Items["job.error"] = statusItem{Text: "Waiting: " + displayText(j.Error, maxErrorShown), Tone: toneWarn}
 	}
-	if j.State == store.JobRunning {
+	if j.State == deadletters.JobRunning {
 		last := statusItem{Text: "Its last progress was " + formatAgo(j.UpdatedAt, now) + "."}
 		if now.Sub(j.UpdatedAt) > maxJobSilence {
 			last = statusItem{Text: last.Text + " No process is working on it: check that a query service with this source is running.", Tone: toneWarn}
@@ -124,11 +124,11 @@ func staysOpen(why string) string {
 }
 
 // readJob reads a job by its id. The second result is false if there is no such job.
-func (c *dlqPages) readJob(r *http.Request, id string) (store.DLQJob, bool, error) {
+func (c *dlqPages) readJob(r *http.Request, id string) (deadletters.Job, bool, error) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	j, err := c.DLQ.Job(ctx, id)
-	if errors.Is(err, store.ErrJobNotFound) {
+	if errors.Is(err, deadletters.ErrJobNotFound) {
 		return j, false, nil
 	}
 	return j, err == nil, err
@@ -142,7 +142,7 @@ func (c *dlqPages) job(w http.ResponseWriter, r *http.Request, client access.Cli
 	case !found || !c.canSeeJob(client, j):
 		c.reject(w, r, http.StatusNotFound, "Job not found.")
 	default:
-		title := map[store.JobKind]string{store.ReplayJob: "Replay", store.PurgeJob: "Purge"}[j.Kind] + " of " + j.Source
+		title := map[deadletters.JobKind]string{deadletters.ReplayJob: "Replay", deadletters.PurgeJob: "Purge"}[j.Kind] + " of " + j.Source
 		ctx, cancel := requestContext(r)
 		defer cancel()
 		p := newJobPage(j, c.Clock())

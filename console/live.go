@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 const eventStream = "text/event-stream"
@@ -162,7 +162,7 @@ func (c *dlqPages) liveJob(w http.ResponseWriter, r *http.Request, client access
 	tick := time.NewTicker(jobInterval)
 	defer tick.Stop()
 	for {
-		if send(jobStatus(j, c.Clock())) != nil || j.State == store.JobDone {
+		if send(jobStatus(j, c.Clock())) != nil || j.State == deadletters.JobDone {
 			return
 		}
 		select {

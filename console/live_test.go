@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/servicetest"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // testStream is an open live stream.
@@ -244,7 +244,7 @@ func TestLiveJob_StreamsUntilItsEnd(t *testing.T) {
 		t.Errorf("first event: got %+v, want RUNNING, 4,112 of 12,254 replayed, 33 percent and 2 refusals", f)
 	}
 	r.mu.Lock()
-	r.jobs[0].State, r.jobs[0].Done, r.jobs[0].Error = store.JobDone, 12_238, "long past"
+	r.jobs[0].State, r.jobs[0].Done, r.jobs[0].Error = deadletters.JobDone, 12_238, "long past"
 	r.mu.Unlock()
 	var last liveStatus
 	for f, ok := l.next(); ok; f, ok = l.next() {
@@ -253,7 +253,7 @@ func TestLiveJob_StreamsUntilItsEnd(t *testing.T) {
 	if last.Items["job.state"].Text != "DONE" || last.Items["job.error"].Text != "" || *last.Items["job.done"].Percent != 100 {
 		t.Errorf("last event: got %+v, want DONE, no error and 100 percent", last)
 	}
-	waits := store.DLQJob{Error: "Kafka does not answer", State: store.JobRunning, Kind: store.PurgeJob}
+	waits := deadletters.Job{Error: "Kafka does not answer", State: deadletters.JobRunning, Kind: deadletters.PurgeJob}
 	if f := jobStatus(waits, testNow); f.Items["job.error"].Text != "Waiting: Kafka does not answer" || f.Items["job.done"].Text != "0 of 0 purged" {
 		t.Errorf("items of a waiting job: got %+v, want its error, and 0 of 0 purged", f.Items)
 	}

@@ -201,7 +201,7 @@ func timelineOf(e Entity, now time.Time) []timelineEntry {
 		}
 	}
 	for _, l := range e.DeadLetters {
-		add(l.At, "Became a dead letter: "+displayText(string(l.Reason), 60), l.Error, deadLetterPath(l.DeadLetterID, e.Entity.Source))
+		add(l.At, "Became a dead letter: "+displayText(string(l.Reason), 60), l.Error, deadLetterPath(l.ID, e.Entity.Source))
 		if l.Handled != "" {
 			add(l.HandledAt, "Dead letter "+displayText(l.Handled, 20), "by "+l.HandledBy, "")
 		}

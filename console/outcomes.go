@@ -7,7 +7,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // maxOutcomes is the number of replayed dead letters whose outcome a job's page shows.
@@ -31,8 +31,8 @@ func (l replayed) Cell() statusItem {
 
 // replayOutcomes returns the outcomes of the first dead letters that a replay has enqueued, and a
 // message with their numbers.
-func replayOutcomes(ctx context.Context, d Deps, client access.Client, j store.DLQJob) (all []replayed, message string, err error) {
-	if j.Kind != store.ReplayJob || j.Done == 0 {
+func replayOutcomes(ctx context.Context, d Deps, client access.Client, j deadletters.Job) (all []replayed, message string, err error) {
+	if j.Kind != deadletters.ReplayJob || j.Done == 0 {
 		return nil, "", nil
 	}
 	deadLetters, err := d.DLQIndex.DeadLettersOfJob(ctx, j.Source, j.ID, maxOutcomes)
@@ -53,7 +53,7 @@ func replayOutcomes(ctx context.Context, d Deps, client access.Client, j store.D
 	}
 	counts := map[status.ReplayOutcome]int{}
 	for i, l := range deadLetters {
-		of := replayed{Entity: l.Entity, Link: deadLetterPath(l.DeadLetterID, j.Source), Outcome: status.OutcomeOfReplay(j.CreatedAt, states[i], failures[i])}
+		of := replayed{Entity: l.Entity, Link: deadLetterPath(l.ID, j.Source), Outcome: status.OutcomeOfReplay(j.CreatedAt, states[i], failures[i])}
 		counts[of.Outcome]++
 		if of.Outcome != status.ReplaySucceeded && failures[i].UpdatedAt.After(j.CreatedAt) {
 			of.Error = displayText(failures[i].Error, maxErrorShown)

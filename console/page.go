@@ -12,7 +12,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/status"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // page is the data of the layout that all pages share. Body is the data of the template Name.
@@ -184,7 +184,7 @@ func (c *Console) reject(w http.ResponseWriter, r *http.Request, status int, why
 // unavailable responds that another service has failed, and logs the error. "what" is a sentence
 // that names the failed operation.
 func (c *Console) unavailable(w http.ResponseWriter, r *http.Request, what string, err error) {
-	if errors.Is(err, store.ErrReplayRunning) {
+	if errors.Is(err, deadletters.ErrReplayRunning) {
 		c.reject(w, r, http.StatusConflict, what+" Another replay of the source is running and may replay the same dead letters: wait until it ends, or stop it.")
 		return
 	}

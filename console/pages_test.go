@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // paths are the paths of all pages below /console. Their query parameters select content that
@@ -278,7 +278,7 @@ func TestDLQ_KeepsFilterAcrossPages(t *testing.T) {
 		t.Errorf("filters of %s: got %+v, want the key a/b, until %v and the offset 120", next, r.filters, f.Until)
 	}
 	r.filters = nil
-	if r.get(root + "/dlq"); len(r.filters) == 0 || r.filters[0].Handled != store.OpenDeadLetters || r.filters[0].Source != "github" {
+	if r.get(root + "/dlq"); len(r.filters) == 0 || r.filters[0].Handled != deadletters.Open || r.filters[0].Source != "github" {
 		t.Errorf("filters without a query: got %+v, want open dead letters of github", r.filters)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/status/find"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // agesTTL is how long the counted ages of entities are cached.
@@ -29,7 +29,7 @@ func ageHistogram(ctx context.Context, of *status.Cached[find.Ages]) *histogram 
 		counts[i] = ages.Counts[i][:]
 	}
 	h := newHistogram("Age of entities, relative to their interval", "Time since the last due time, as a part of the interval, of "+plural(ages.Sampled, "sampled entity", "sampled entities"),
-		"Age", find.AgeLabels[:], [][2]string{{"c-" + tierName(store.Hot), "hot"}, {"c-" + tierName(store.Warm), "warm"}, {"c-" + tierName(store.Cold), "cold"}}, counts)
+		"Age", find.AgeLabels[:], [][2]string{{"c-" + tierName(prefetched.Hot), "hot"}, {"c-" + tierName(prefetched.Warm), "warm"}, {"c-" + tierName(prefetched.Cold), "cold"}}, counts)
 	return &h
 }
 

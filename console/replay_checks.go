@@ -13,6 +13,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // maxFailedRead is the number of the newest dead letters whose entities are read to find out whether
@@ -49,8 +50,8 @@ func (c replayCheck) Cell() statusItem {
 // replayChecks reads the state of the source, and checks a replay of the open dead letters that
 // match the filter. The parameter `count` is their number. The checks use only entities that the
 // client may see.
-func (c *dlqPages) replayChecks(ctx context.Context, client access.Client, filter store.DeadLetterFilter, lane schemas.Lane, count int64) []replayCheck {
-	filter.Handled = store.OpenDeadLetters
+func (c *dlqPages) replayChecks(ctx context.Context, client access.Client, filter deadletters.Filter, lane schemas.Lane, count int64) []replayCheck {
+	filter.Handled = deadletters.Open
 	source, now := filter.Source, c.Clock()
 	var limits *limiter.View
 	cause, jobs := checkCause(nil, nil, status.ErrPanic, now), checkJobs(source, nil, status.ErrPanic)
@@ -75,12 +76,12 @@ func (c *dlqPages) replayChecks(ctx context.Context, client access.Client, filte
 
 // failedEntities reads the newest matching dead letters, and the states of their entities in the
 // same order. It omits dead letters whose record could not be decoded: they name no entity.
-func (c *dlqPages) failedEntities(ctx context.Context, client access.Client, filter store.DeadLetterFilter) ([]store.DeadLetter, []store.State, error) {
-	newest, err := c.DLQ.List(ctx, filter, store.DeadLetter{}, maxFailedRead)
+func (c *dlqPages) failedEntities(ctx context.Context, client access.Client, filter deadletters.Filter) ([]deadletters.DeadLetter, []store.State, error) {
+	newest, err := c.DLQ.List(ctx, filter, deadletters.DeadLetter{}, maxFailedRead)
 	if err != nil {
 		return nil, nil, err
 	}
-	newest = slices.DeleteFunc(slices.Clone(newest), func(l store.DeadLetter) bool {
+	newest = slices.DeleteFunc(slices.Clone(newest), func(l deadletters.DeadLetter) bool {
 		return l.Entity.Key == "" || !c.Entities.Sees(client, l.Entity, l.Visibility)
 	})
 	entities := make([]schemas.Entity, len(newest))
@@ -152,7 +153,7 @@ func checkBudget(source string, v *limiter.View, lane schemas.Lane, count int64,
 // its failure. `states` are the states of these entities, in the same order. A success of another
 // entity proves nothing: requests usually become dead letters while requests for other entities
 // succeed.
-func checkCause(newest []store.DeadLetter, states []store.State, err error, now time.Time) replayCheck {
+func checkCause(newest []deadletters.DeadLetter, states []store.State, err error, now time.Time) replayCheck {
 	const name = "Cause fixed after the failures"
 	if err != nil {
 		return replayCheck{name, checkUnknown, "The failed entities could not be read."}
@@ -182,15 +183,15 @@ func checkCause(newest []store.DeadLetter, states []store.State, err error, now 
 
 // checkJobs checks that no replay of the source is running. A stopped replay counts as running
 // while a chunk of its dead letters is in flight (package dlq).
-func checkJobs(source string, jobs []store.DLQJob, err error) replayCheck {
+func checkJobs(source string, jobs []deadletters.Job, err error) replayCheck {
 	const name = "Earlier replays ended"
 	if err != nil {
 		return replayCheck{name, checkUnknown, "The jobs could not be read."}
 	}
 	for _, j := range jobs {
 		switch {
-		case j.Source != source || j.Kind != store.ReplayJob:
-		case j.State == store.JobRunning:
+		case j.Source != source || j.Kind != deadletters.ReplayJob:
+		case j.State == deadletters.JobRunning:
 			return replayCheck{name, checkNo, fmt.Sprintf("A replay of %s is running, with %s of %s done.", source, status.FormatInt(j.Done), status.FormatInt(j.Total))}
 		case !j.ChunkStartedAt.IsZero():
 			return replayCheck{name, checkNo, fmt.Sprintf("A replay of %s was stopped at %s of %s, and its last chunk is still being checked.", source, status.FormatInt(j.Done), status.FormatInt(j.Total))}

@@ -9,6 +9,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // wantCheck compares a check with the wanted result and message.
@@ -73,7 +74,7 @@ func TestReplayCheck_BudgetLeft(t *testing.T) {
 }
 
 func TestReplayCheck_CauseFixedSince(t *testing.T) {
-	failed := []store.DeadLetter{{At: testNow.Add(-6 * time.Minute)}, {At: testNow.Add(-time.Hour)}}
+	failed := []deadletters.DeadLetter{{At: testNow.Add(-6 * time.Minute)}, {At: testNow.Add(-time.Hour)}}
 	checked := func(ago ...time.Duration) (all []store.State) {
 		for _, d := range ago {
 			all = append(all, store.State{CheckedAt: testNow.Add(-d)})
@@ -81,7 +82,7 @@ func TestReplayCheck_CauseFixedSince(t *testing.T) {
 		return all
 	}
 	for name, c := range map[string]struct {
-		newest  []store.DeadLetter
+		newest  []deadletters.DeadLetter
 		states  []store.State
 		err     error
 		result  checkResult
@@ -100,20 +101,20 @@ func TestReplayCheck_CauseFixedSince(t *testing.T) {
 }
 
 func TestReplayCheck_NoRunningJob(t *testing.T) {
-	running := store.DLQJob{Source: "nexon", Kind: store.ReplayJob, State: store.JobRunning, Total: 1_000, Done: 400}
+	running := deadletters.Job{Source: "nexon", Kind: deadletters.ReplayJob, State: deadletters.JobRunning, Total: 1_000, Done: 400}
 	purge, ended, other, stopped, unfinished := running, running, running, running, running
-	purge.Kind, ended.State, other.Source, stopped.State = store.PurgeJob, store.JobDone, "github", store.JobStopped
-	unfinished.State, unfinished.ChunkStartedAt = store.JobStopped, testNow
+	purge.Kind, ended.State, other.Source, stopped.State = deadletters.PurgeJob, deadletters.JobDone, "github", deadletters.JobStopped
+	unfinished.State, unfinished.ChunkStartedAt = deadletters.JobStopped, testNow
 	for name, c := range map[string]struct {
-		jobs    []store.DLQJob
+		jobs    []deadletters.Job
 		err     error
 		result  checkResult
 		message string
 	}{
 		"unread":     {nil, errBroken, checkUnknown, "The jobs could not be read."},
-		"running":    {[]store.DLQJob{running}, nil, checkNo, "A replay of nexon is running, with 400 of 1,000 done."},
-		"unfinished": {[]store.DLQJob{unfinished}, nil, checkNo, "A replay of nexon was stopped at 400 of 1,000, and its last chunk is still being checked."},
-		"others":     {[]store.DLQJob{purge, ended, other, stopped}, nil, checkYes, "No replay of nexon is running."},
+		"running":    {[]deadletters.Job{running}, nil, checkNo, "A replay of nexon is running, with 400 of 1,000 done."},
+		"unfinished": {[]deadletters.Job{unfinished}, nil, checkNo, "A replay of nexon was stopped at 400 of 1,000, and its last chunk is still being checked."},
+		"others":     {[]deadletters.Job{purge, ended, other, stopped}, nil, checkYes, "No replay of nexon is running."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantCheck(t, checkJobs("nexon", c.jobs, c.err), c.result, c.message)
@@ -123,7 +124,7 @@ func TestReplayCheck_NoRunningJob(t *testing.T) {
 
 func TestReplayChecks_RecoverPanic(t *testing.T) {
 	r := newRig(t)
-	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream4xx, Count: 1}}
+	r.groups = []deadletters.Group{{Reason: schemas.Upstream4xx, Count: 1}}
 	r.view = func(string) limiter.View { panic("a bug") }
 	if got, want := r.get(root+"/dlq?source=nexon").textByID("safe-to-replay"), "unknown The limiter of nexon could not be read."; !strings.Contains(got, want) {
 		t.Errorf("got %q, want %q in it", got, want)
@@ -132,12 +133,12 @@ func TestReplayChecks_RecoverPanic(t *testing.T) {
 
 func TestReplayChecks_CountOnlyVisibleEntities(t *testing.T) {
 	r := newRig(t)
-	r.list = []store.DeadLetter{
+	r.list = []deadletters.DeadLetter{
 		{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, At: testNow.Add(-time.Hour)},
 		{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "hr.b"}, At: testNow.Add(-time.Minute)},
 		{At: testNow}, // a dead letter whose record could not be decoded
 	}
-	checks := newDLQPages(r.Console).replayChecks(t.Context(), access.Client{Scopes: []access.Scope{access.Inspect}}, store.DeadLetterFilter{Source: "nexon"}, schemas.Low, 3)
+	checks := newDLQPages(r.Console).replayChecks(t.Context(), access.Client{Scopes: []access.Scope{access.Inspect}}, deadletters.Filter{Source: "nexon"}, schemas.Low, 3)
 	wantCheck(t, checks[2], checkUnknown, "Not tested: no fetch has succeeded after the failure of the newest dead letter; the newest failure was 1 h ago. Refresh the entity of a dead letter to test whether the cause is fixed.")
 }
 

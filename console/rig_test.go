@@ -17,6 +17,7 @@ import (
 	"github.com/freshet/freshet/status/clients"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // testNow is the time of the clock in all tests whose clock does not run.
@@ -55,13 +56,13 @@ type rig struct {
 	views         map[string]limiter.View
 	states        map[string]settings.State
 	audit         []settings.Entry
-	list          []store.DeadLetter
-	groups        []store.DeadLetterGroup
-	hours         []store.DeadLetterGroup
+	list          []deadletters.DeadLetter
+	groups        []deadletters.Group
+	hours         []deadletters.Group
 	failures      map[string]store.Status // failures of entities, by key
 	shown         schemas.DeadLetter
 	planned       dlq.Plan
-	jobs          []store.DLQJob
+	jobs          []deadletters.Job
 	checkedAt     map[string]time.Time // times of the last fetches of entities, by key
 	readErr       error                // error of all reads; nil: the reads succeed
 	actionErr     error                // error of all actions; nil: the actions succeed
@@ -85,8 +86,8 @@ type rig struct {
 	patches      []settings.Patch
 	ordered      []dlq.JobSpec
 	actors       []string
-	filters      []store.DeadLetterFilter
-	switched     []store.JobState
+	filters      []deadletters.Filter
+	switched     []deadletters.JobState
 	counted      []string // for each request that the rate limiter has counted: the name of the client
 	identified   int
 }

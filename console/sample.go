@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/webhooks"
 )
 
@@ -168,7 +168,7 @@ func (s *sampler) countOpen(ctx context.Context) (map[string]int64, error) {
 	since := s.deps.Clock().Add(-day)
 	open := map[string]int64{}
 	for _, source := range s.deps.Sources {
-		groups, err := s.deps.DLQ.Groups(ctx, store.DeadLetterFilter{Source: source, Since: since, Handled: store.OpenDeadLetters})
+		groups, err := s.deps.DLQ.Groups(ctx, deadletters.Filter{Source: source, Since: since, Handled: deadletters.Open})
 		if err != nil {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 type fakeSchedule rig
@@ -44,10 +45,10 @@ func testSchedule() status.Schedule {
 		},
 		Due: status.Due{
 			At: testNow, MaxCounted: 1000, Next: testNow.Add(-40 * time.Minute),
-			Tiers: []store.TierBacklog{
-				{Facet: "character", Tier: store.Hot, Backlog: store.Backlog{Count: 3, Oldest: testNow.Add(-8 * time.Second)}, Last: testNow.Add(-time.Second)},
-				{Facet: "character", Tier: store.Warm, Backlog: store.Backlog{Count: 210, Oldest: testNow.Add(-40 * time.Minute)}, Last: testNow},
-				{Facet: "guild", Tier: store.Hot, Backlog: store.Backlog{Count: 12, Oldest: testNow.Add(-30 * time.Minute)}, Last: testNow},
+			Tiers: []prefetched.TierBacklog{
+				{Facet: "character", Tier: prefetched.Hot, Backlog: store.Backlog{Count: 3, Oldest: testNow.Add(-8 * time.Second)}, Last: testNow.Add(-time.Second)},
+				{Facet: "character", Tier: prefetched.Warm, Backlog: store.Backlog{Count: 210, Oldest: testNow.Add(-40 * time.Minute)}, Last: testNow},
+				{Facet: "guild", Tier: prefetched.Hot, Backlog: store.Backlog{Count: 12, Oldest: testNow.Add(-30 * time.Minute)}, Last: testNow},
 			},
 			Retries: store.Backlog{Count: 7, Oldest: testNow.Add(-11 * time.Minute)}, Scheduled: store.Backlog{Count: 1000, Oldest: testNow.Add(-11 * time.Minute)},
 			Outbox: store.Backlog{Count: 2, Oldest: testNow.Add(-300 * time.Millisecond)},
@@ -198,9 +199,9 @@ func TestSchedule_MarksTruncatedCounts(t *testing.T) {
 	s := testSchedule()
 	s.Due.MaxCounted = 225 // as many entities were counted as MaxCounted allows, so more entities may be due
 	facet := s.Facets[0]
-	for tier, want := range map[store.Tier]string{store.Hot: "3 or more, 8 s", store.Warm: "210 or more, 40 min", store.Cold: "not counted, at most 5 s"} {
+	for tier, want := range map[prefetched.Tier]string{prefetched.Hot: "3 or more, 8 s", prefetched.Warm: "210 or more, 40 min", prefetched.Cold: "not counted, at most 5 s"} {
 		due, behind := dueCells(s.Due, facet, tier, testNow.Add(5*time.Second))
-		if tier != store.Cold {
+		if tier != prefetched.Cold {
 			due, behind = dueCells(s.Due, facet, tier, testNow)
 		}
 		if got := due.Text + ", " + behind.Text; got != want {

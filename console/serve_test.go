@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/freshet/freshet/limiter"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // serveFlag makes TestServe_ConsolesOnFakes serve the consoles until SIGTERM. The tests in
@@ -50,7 +50,7 @@ func (r *rig) changes() map[string]func() {
 			v.Policies[0].Name = hostile
 			r.views["nexon"] = v
 		},
-		"end-job": func() { r.jobs[0].State, r.jobs[0].EndedAt = store.JobDone, testNow },
+		"end-job": func() { r.jobs[0].State, r.jobs[0].EndedAt = deadletters.JobDone, testNow },
 		"revoke":  func() { r.revoked = true },
 	}
 }

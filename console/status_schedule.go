@@ -7,6 +7,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // tierRows returns a table row for each tier of each prefetched facet, and one row for each facet
@@ -24,8 +25,8 @@ func tierRows(s status.Schedule, now time.Time) [][]statusItem {
 			if facet.Mode == modeAdaptive {
 				every = "every " + formatDuration(facet.MinInterval) + " to " + formatDuration(facet.MaxInterval) + ", by its changes and reads"
 			}
-			due, lag := dueCells(s.Due, facet, store.Tier(tier), now)
-			rows = append(rows, []statusItem{name, {Text: tierName(store.Tier(tier))}, entityCount(t), {Text: every}, due, lag})
+			due, lag := dueCells(s.Due, facet, prefetched.Tier(tier), now)
+			rows = append(rows, []statusItem{name, {Text: tierName(prefetched.Tier(tier))}, entityCount(t), {Text: every}, due, lag})
 		}
 	}
 	return rows
@@ -51,12 +52,12 @@ func entityCount(tiers ...status.TierSchedule) statusItem {
 // the counted entities belong to other tiers, the cells contain "not counted" and the maximum
 // possible lag. Example: if the last counted entity has been due for 5 min, the lag of this tier is
 // "at most 5 min".
-func dueCells(d status.Due, facet status.FacetSchedule, tier store.Tier, now time.Time) (due, lagCell statusItem) {
+func dueCells(d status.Due, facet status.FacetSchedule, tier prefetched.Tier, now time.Time) (due, lagCell statusItem) {
 	if d.Error != "" {
 		return statusItem{Text: "not known: " + d.Error}, statusItem{Text: "not known"}
 	}
 	total, last := int64(0), time.Time{}
-	var found store.TierBacklog
+	var found prefetched.TierBacklog
 	for _, t := range d.Tiers {
 		total += t.Count
 		if t.Last.After(last) {

@@ -10,6 +10,7 @@ import (
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // killingStore kills its worker at a chosen write: the write is stored, and the worker does nothing
@@ -21,7 +22,7 @@ type killingStore struct {
 	beforeAlias func() // called before an alias is stored; nil means that the worker survives that write
 }
 
-func (k killingStore) WriteFailure(ctx context.Context, s store.Status, d *store.DeadLetter) error {
+func (k killingStore) WriteFailure(ctx context.Context, s store.Status, d *deadletters.DeadLetter) error {
 	if k.beforeWait == nil || s.Reason != schemas.HoldAlias {
 		return k.faultyStore.WriteFailure(ctx, s, d)
 	}

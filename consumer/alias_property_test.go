@@ -19,6 +19,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 var (
@@ -70,7 +71,7 @@ func (j judgedStore) Write(ctx context.Context, writes []store.Write) ([]store.R
 
 // WriteFailure, and each of the other methods below, returns an error after the worker was killed.
 
-func (j judgedStore) WriteFailure(ctx context.Context, s store.Status, d *store.DeadLetter) error {
+func (j judgedStore) WriteFailure(ctx context.Context, s store.Status, d *deadletters.DeadLetter) error {
 	if j.killed.Load() {
 		return errInjected
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/items"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // listUpstream is an upstream with one list. It serves the list in pages, with a Link header to the
@@ -150,7 +150,7 @@ type nextPages struct {
 	lost *atomic.Int32
 }
 
-func (p nextPages) Trigger(ctx context.Context, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
+func (p nextPages) Trigger(ctx context.Context, claimed []prefetched.ClaimedRequest) (left []prefetched.ClaimedRequest) {
 	for _, c := range claimed {
 		if p.lost.Add(-1) >= 0 {
 			continue

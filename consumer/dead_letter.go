@@ -15,6 +15,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // maxDeadLetterBatch is the maximum number of bytes of unacknowledged dead letters, and thus of one
@@ -130,14 +131,14 @@ func (s *settler) writeDeadLetter(ctx context.Context, t *task, f failure, befor
 		Status: f.outcome.Status, Sample: f.outcome.Sample, SampleType: f.outcome.SampleType,
 	}}
 	d.Headers = t.headers()
-	var id store.DeadLetterID
+	var id deadletters.ID
 	err := s.retry(ctx, opDeadLetters, func(ctx context.Context) error {
 		put, err := s.dlq.publish(ctx, d.record(s.source.Name()))
 		if errors.Is(err, kerr.MessageTooLarge) && d.ValueBytes == 0 {
 			d = deadLetter{d.Cut()} // the dead letter is too large for its topic, so the next try writes it shortened
 		}
 		if err == nil {
-			id = store.DeadLetterID{Topic: put.Topic, Partition: put.Partition, Offset: put.Offset}
+			id = deadletters.ID{Topic: put.Topic, Partition: put.Partition, Offset: put.Offset}
 		}
 		return err
 	})
@@ -146,8 +147,8 @@ func (s *settler) writeDeadLetter(ctx context.Context, t *task, f failure, befor
 		if visibility != "" {
 			indexed.Sample = nil // do not store the upstream's response (the sample) in dead_letters, because clients that must not see this content can list these rows
 		}
-		err = s.fail(ctx, t, f, before, store.DeadLetter{
-			DeadLetterID: id, Reason: f.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
+		err = s.fail(ctx, t, f, before, deadletters.DeadLetter{
+			ID: id, Reason: f.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
 			Replays: t.replay().Count, Visibility: visibility, At: d.Time, CorrelationID: t.request.CorrelationID,
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // Requests is the state of requests in flight. All processes share this state in Redis.
@@ -174,7 +175,7 @@ type Failures interface {
 	// WriteFailure writes the status and the row of the dead letter in one transaction. If
 	// deadLetter is nil, it writes only the status. It skips the status if its State is empty, or
 	// if the database already has the result of a later fetch. It is idempotent.
-	WriteFailure(ctx context.Context, s store.Status, deadLetter *store.DeadLetter) error
+	WriteFailure(ctx context.Context, s store.Status, deadLetter *deadletters.DeadLetter) error
 }
 
 // Aliases enqueues requests for the facets that other facets take params from.

@@ -20,7 +20,7 @@ type Items interface {
 	// InKeyOrder returns at most `limit` collections of the filter's source and facet, sorted by their
 	// keys. Only collections are returned whose keys begin with f.KeyPrefix and are greater than the
 	// key `after`.
-	InKeyOrder(ctx context.Context, f store.EntityFilter, after string, limit int) ([]collection.Listed, error)
+	InKeyOrder(ctx context.Context, f store.KeyRange, after string, limit int) ([]collection.Listed, error)
 	// Scan reads at most `limit` items after the position `after`, in the order of their last changes,
 	// and calls the function `each` for each of them. The content is valid only until `each` returns.
 	Scan(ctx context.Context, e schemas.Entity, after collection.Position, limit int, each func(at collection.Position, content []byte)) error
@@ -164,7 +164,7 @@ func (d *derivation) addKey(ctx context.Context, c *derived.Computation, key str
 // to which the collection belongs.
 func (d *derivation) eachCollection(ctx context.Context, key string, do func(over string, s collection.Listed, of string) error) error {
 	for _, over := range slices.Sorted(maps.Keys(d.config.Over)) {
-		in, filter, limit := d.config.Over[over], store.EntityFilter{Source: d.t.request.Source, Facet: over, KeyPrefix: key}, collectionChunk
+		in, filter, limit := d.config.Over[over], store.KeyRange{Source: d.t.request.Source, Facet: over, KeyPrefix: key}, collectionChunk
 		if in.Exact() && key != "" {
 			limit = 1 // the key itself sorts before all other keys that begin with it
 		}

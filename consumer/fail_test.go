@@ -9,6 +9,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // readStale enqueues the request that a read of a stale snapshot causes.
@@ -100,7 +101,7 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 	if got := r.readStale("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldSuspended {
 		t.Errorf("read: got %+v, want it held as suspended", got)
 	}
-	deadLetters, err := r.db.DeadLetters(t.Context(), store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}, store.DeadLetter{}, 10)
+	deadLetters, err := r.db.DeadLetters(t.Context(), deadletters.Filter{Source: "nexon", Handled: deadletters.Open}, deadletters.DeadLetter{}, 10)
 	if err != nil || len(deadLetters) != 3 {
 		t.Fatalf("dead letters in the index: got %d, %v, want 3", len(deadLetters), err)
 	}

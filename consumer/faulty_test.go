@@ -8,6 +8,7 @@ import (
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -47,7 +48,7 @@ func (f *faultyStore) Statuses(ctx context.Context, of []schemas.Entity) ([]stor
 	return f.Store.Statuses(ctx, of)
 }
 
-func (f *faultyStore) WriteFailure(ctx context.Context, s store.Status, deadLetter *store.DeadLetter) error {
+func (f *faultyStore) WriteFailure(ctx context.Context, s store.Status, deadLetter *deadletters.DeadLetter) error {
 	if f.down.Load() {
 		f.tries.Add(1)
 		return errInjected

@@ -26,6 +26,7 @@ import (
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/links"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // linkedUpstream serves documents that contain links to other documents. It counts the calls for each
@@ -115,7 +116,7 @@ func (r *linkRig) follow() {
 
 type linkEnqueuer struct{ *producer.Producer }
 
-func (d linkEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
+func (d linkEnqueuer) Trigger(ctx context.Context, claimed []prefetched.ClaimedRequest) (left []prefetched.ClaimedRequest) {
 	requests := make([]producer.Request, len(claimed))
 	for i, a := range claimed {
 		requests[i] = producer.Request{Entity: a.Entity, Lane: schemas.Low, Reason: schemas.Link, Floor: a.Version, Depth: a.Depth}

@@ -17,6 +17,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // scriptedUpstream answers all requests with the same text and records its calls.
@@ -225,8 +226,8 @@ func TestTrigger_RegisteredParamsTakePrecedence(t *testing.T) {
 
 func (r *rig) register(key string, params map[string]string) {
 	r.Helper()
-	e := store.RegisteredEntity{Entity: entity(key), Params: params, Enabled: true, Due: time.Now().Add(time.Hour)}
-	if _, err := r.db.RegisterEntities(r.Context(), []store.RegisteredEntity{e}); err != nil {
+	e := prefetched.RegisteredEntity{Entity: entity(key), Params: params, Enabled: true, Due: time.Now().Add(time.Hour)}
+	if _, err := r.db.RegisterEntities(r.Context(), []prefetched.RegisteredEntity{e}); err != nil {
 		r.Fatal(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // failure is the reason why a record did not result in a snapshot.
@@ -106,7 +107,7 @@ func (s *settler) scheduleRetry(ctx context.Context, t *task, d decision, f fail
 
 // fail stores that the record's entity has failed, together with the row of its dead letter, and
 // settles the request. `before` is the stored status of the entity before this failure.
-func (s *settler) fail(ctx context.Context, t *task, f failure, before store.Status, deadLetter store.DeadLetter) error {
+func (s *settler) fail(ctx context.Context, t *task, f failure, before store.Status, deadLetter deadletters.DeadLetter) error {
 	now := time.Now()
 	row := s.statusRow(t, f, before)
 	row.State, row.Rounds = store.Failed, 0

@@ -10,7 +10,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 func TestVisibility_IsStoredWithSnapshot(t *testing.T) {
@@ -91,7 +91,7 @@ func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
 			r.enqueue("other", schemas.High, schemas.UserRequest)
 			r.until("a dead letter", func() bool { return len(r.deadLetters()) == 1 })
 			r.untilCommitted(schemas.High)
-			all, err := r.db.DeadLetters(t.Context(), store.DeadLetterFilter{Source: "nexon"}, store.DeadLetter{}, 10)
+			all, err := r.db.DeadLetters(t.Context(), deadletters.Filter{Source: "nexon"}, deadletters.DeadLetter{}, 10)
 			if err != nil || len(all) != 1 {
 				t.Fatalf("visibility %q: got %d dead letters in the index, %v, want 1", visibility, len(all), err)
 			}

@@ -193,7 +193,7 @@ func (l *Ledger) OpenHolds(ctx context.Context, until time.Time, after Hold, lim
 			err := h.scan(scan)
 			all = append(all, h)
 			return err
-		}, selectOpenHolds, until.UnixMicro(), micros(after.ExpiresAt), after.ID, limit)
+		}, selectOpenHolds, until.UnixMicro(), store.ToMicros(after.ExpiresAt), after.ID, limit)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read open holds: %w", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -37,7 +38,7 @@ type database interface {
 	Store
 	Snapshots
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
-	WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error
+	WriteFailure(ctx context.Context, status store.Status, deadLetter *deadletters.DeadLetter) error
 }
 
 // fault is a failure of a transaction.

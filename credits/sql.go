@@ -78,13 +78,6 @@ FROM credit_use WHERE hour >= $1 GROUP BY client ORDER BY s DESC, client LIMIT $
 FROM credit_accounts a WHERE a.client > $1 ORDER BY a.client LIMIT $2`
 )
 
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
-
 func optionalMicros(t *time.Time) int64 {
 	if t == nil {
 		return 0

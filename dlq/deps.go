@@ -10,6 +10,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // Deps are the dependencies of a Queue.
@@ -41,13 +42,13 @@ type Store interface {
 type Index interface {
 	// DeadLetters returns at most `limit` matching dead letters, newest first. If after.At is set, the
 	// list continues after the dead letter `after`, the last one of the previous page.
-	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
+	DeadLetters(ctx context.Context, filter deadletters.Filter, after deadletters.DeadLetter, limit int) ([]deadletters.DeadLetter, error)
 	// DeadLettersByOffset returns at most `limit` matching dead letters in the order of partition and
 	// offset, starting after the given position.
-	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetterID, limit int) ([]store.DeadLetter, error)
+	DeadLettersByOffset(ctx context.Context, filter deadletters.Filter, after deadletters.ID, limit int) ([]deadletters.DeadLetter, error)
 	// DeadLetterGroups counts matching dead letters by reason, fingerprint and facet, largest group
 	// first.
-	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
+	DeadLetterGroups(ctx context.Context, filter deadletters.Filter, limit int) ([]deadletters.Group, error)
 }
 
 // Pruner deletes the rows of dead letters that Kafka no longer has.
@@ -57,21 +58,21 @@ type Pruner interface {
 	// from the time `recent` or later, even if it is handled. The range also ends before an offset
 	// without a row in dead_letters, if the following row is from the time `missing` or later: then
 	// the missing row may still be written.
-	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error)
+	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]deadletters.HandledPrefix, error)
 	// DeleteDeadLettersBefore deletes at most `limit` rows of dead letters with an offset below the
 	// given offset, and returns how many it deleted.
-	DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error)
+	DeleteDeadLettersBefore(ctx context.Context, before deadletters.ID, limit int) (int, error)
 }
 
 // JobStore keeps jobs.
 type JobStore interface {
 	// CreateJob writes a job and its audit entry in one transaction.
-	CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error
-	Job(ctx context.Context, id string) (store.DLQJob, error)
-	Jobs(ctx context.Context, limit int) ([]store.DLQJob, error)
+	CreateJob(ctx context.Context, job deadletters.Job, entry store.AuditEntry) error
+	Job(ctx context.Context, id string) (deadletters.Job, error)
+	Jobs(ctx context.Context, limit int) ([]deadletters.Job, error)
 	// SetJobState changes a job's state from `before` to `after` and writes the audit entry in one
 	// transaction.
-	SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
+	SetJobState(ctx context.Context, id string, before, after deadletters.JobState, at time.Time, entry store.AuditEntry) error
 }
 
 // JobLeases lets one process at a time run a job.
@@ -79,21 +80,21 @@ type JobLeases interface {
 	// LeaseJob leases one job of the given sources to `holder` until the given time. The job must need
 	// a worker and have no valid lease. A job needs a worker if it is running or has a chunk in
 	// flight. `ok` is false if no such job exists.
-	LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error)
+	LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job deadletters.Job, ok bool, err error)
 	// NextLeaseEnd returns the earliest time at which a job of one of the sources can be leased;
 	// zero if no job needs a worker.
 	NextLeaseEnd(ctx context.Context, sources []string) (time.Time, error)
 	// SaveJobProgress writes the job's progress and the outcomes of its dead letters in one
 	// transaction. It returns the job's stored state, which an operator may have changed since the
 	// job was read.
-	SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, d store.Disposition, entry *store.AuditEntry) (store.JobState, error)
+	SaveJobProgress(ctx context.Context, job deadletters.Job, handled []deadletters.ID, d deadletters.Disposition, entry *store.AuditEntry) (deadletters.JobState, error)
 }
 
 // Topics reads and deletes records of dead-letter topics, and reads request topics.
 type Topics interface {
 	// ReadDeadLetters reads the given dead letters, which must be sorted and of one topic. It calls
 	// `found` in the order of `ids`, for each dead letter that the topic still has.
-	ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(id store.DeadLetterID, r ReadResult)) error
+	ReadDeadLetters(ctx context.Context, ids []deadletters.ID, found func(id deadletters.ID, r ReadResult)) error
 	// EnqueuedByJob reads the requests that a job wrote to the request topic between two times. It
 	// returns the dead letters of these requests as partition:offset (ReplayMark.Of).
 	EnqueuedByJob(ctx context.Context, topic, job string, from, to time.Time) (map[string]bool, error)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // Queue lists, counts, replays and purges the dead letters of all sources. Its methods may be
@@ -47,8 +48,8 @@ const (
 
 // JobSpec is the request to replay or purge all open dead letters that match a filter.
 type JobSpec struct {
-	Kind   store.JobKind
-	Filter store.DeadLetterFilter
+	Kind   deadletters.JobKind
+	Filter deadletters.Filter
 	Lane   schemas.Lane // lane in which a replay enqueues
 	Rate   float64      // dead letters per second; 0 means unlimited
 	Max    int64        // maximum number of dead letters to handle; 0 means all
@@ -120,12 +121,12 @@ func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
 	listed := int64(0)
 	for _, g := range groups {
 		listed, p.Total = listed+g.Count, g.Totals.All
-		if p.Count = p.Total; spec.Kind == store.ReplayJob {
+		if p.Count = p.Total; spec.Kind == deadletters.ReplayJob {
 			p.IfReadable = g.Totals.Undecoded
 			p.Count -= g.Totals.Undecoded + g.Totals.AtReplayLimit
 		}
 		r := Route{Reason: g.Reason, Facet: g.Facet, Count: g.Count}
-		if spec.Kind == store.PurgeJob {
+		if spec.Kind == deadletters.PurgeJob {
 			add(r)
 			continue
 		}
@@ -149,9 +150,9 @@ func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
 
 // filterAt returns the filter of a job that is created at the time `now`. It selects only open dead
 // letters from before that time.
-func (spec JobSpec) filterAt(now time.Time) store.DeadLetterFilter {
+func (spec JobSpec) filterAt(now time.Time) deadletters.Filter {
 	f := spec.Filter
-	f.Handled = store.OpenDeadLetters
+	f.Handled = deadletters.Open
 	if now = now.UTC().Truncate(time.Microsecond); f.Until.IsZero() || f.Until.After(now) {
 		f.Until = now
 	}
@@ -159,56 +160,56 @@ func (spec JobSpec) filterAt(now time.Time) store.DeadLetterFilter {
 }
 
 // StartJob creates a job and its audit entry, and wakes the processes that run jobs. It returns
-// store.ErrReplayRunning if another replay of the source is running.
-func (q *Queue) StartJob(ctx context.Context, spec JobSpec, actor string) (store.DLQJob, error) {
+// deadletters.ErrReplayRunning if another replay of the source is running.
+func (q *Queue) StartJob(ctx context.Context, spec JobSpec, actor string) (deadletters.Job, error) {
 	p, err := q.Plan(ctx, spec)
 	if err != nil {
-		return store.DLQJob{}, err
+		return deadletters.Job{}, err
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return store.DLQJob{}, fmt.Errorf("create a job id: %w", err)
+		return deadletters.Job{}, fmt.Errorf("create a job id: %w", err)
 	}
 	total := p.Total
 	if spec.Max > 0 {
 		total = min(total, spec.Max)
 	}
 	now := time.Now().UTC()
-	j := store.DLQJob{
+	j := deadletters.Job{
 		ID: id.String(), Source: spec.Filter.Source, Kind: spec.Kind, Filter: spec.filterAt(p.Until),
 		Lane: spec.Lane, Rate: spec.Rate, Max: spec.Max, Note: spec.Note,
-		State: store.JobRunning, Total: total, Refused: map[string]int64{},
-		Position: store.DeadLetterID{Partition: -1}, CreatedAt: now, CreatedBy: actor, UpdatedAt: now,
+		State: deadletters.JobRunning, Total: total, Refused: map[string]int64{},
+		Position: deadletters.ID{Partition: -1}, CreatedAt: now, CreatedBy: actor, UpdatedAt: now,
 	}
-	if spec.Kind == store.PurgeJob {
+	if spec.Kind == deadletters.PurgeJob {
 		j.Lane = ""
 	}
 	if err := q.Store.CreateJob(ctx, j, auditEntry(j, "started", actor, now)); err != nil {
-		return store.DLQJob{}, err
+		return deadletters.Job{}, err
 	}
 	q.Notifier.WakeAt(ctx, now)
 	return j, nil
 }
 
 // SetJobState stops or resumes a job and returns its new state. A job that is already in the state
-// `to` is returned unchanged. It returns store.ErrJobNotFound for a job that does not exist or is
-// done, and store.ErrReplayRunning if another replay of the source is running.
-func (q *Queue) SetJobState(ctx context.Context, id string, to store.JobState, actor string) (store.DLQJob, error) {
+// `to` is returned unchanged. It returns deadletters.ErrJobNotFound for a job that does not exist or is
+// done, and deadletters.ErrReplayRunning if another replay of the source is running.
+func (q *Queue) SetJobState(ctx context.Context, id string, to deadletters.JobState, actor string) (deadletters.Job, error) {
 	j, err := q.Job(ctx, id)
 	if err != nil {
 		return j, err
 	}
-	from, action := store.JobRunning, "stopped"
-	if to == store.JobRunning {
-		from, action = store.JobStopped, "resumed"
+	from, action := deadletters.JobRunning, "stopped"
+	if to == deadletters.JobRunning {
+		from, action = deadletters.JobStopped, "resumed"
 	}
 	now := time.Now().UTC()
 	err = q.Store.SetJobState(ctx, id, from, to, now, auditEntry(j, action, actor, now))
-	if j.State == to && errors.Is(err, store.ErrJobNotFound) {
+	if j.State == to && errors.Is(err, deadletters.ErrJobNotFound) {
 		err = nil // the job has the requested state already
 	}
-	if errors.Is(err, store.ErrJobNotFound) && to == store.JobRunning && j.State == from {
-		err = store.ErrReplayRunning
+	if errors.Is(err, deadletters.ErrJobNotFound) && to == deadletters.JobRunning && j.State == from {
+		err = deadletters.ErrReplayRunning
 	}
 	if err != nil {
 		return j, err
@@ -219,17 +220,17 @@ func (q *Queue) SetJobState(ctx context.Context, id string, to store.JobState, a
 
 // auditEntry returns the audit entry of a change of a job. The entry's action consists of the job's
 // kind and the parameter `action`, as in replay-started or purge-ended.
-func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditEntry {
-	kind := map[store.JobKind]string{store.ReplayJob: "replay-", store.PurgeJob: "purge-"}[j.Kind]
+func auditEntry(j deadletters.Job, action, actor string, at time.Time) store.AuditEntry {
+	kind := map[deadletters.JobKind]string{deadletters.ReplayJob: "replay-", deadletters.PurgeJob: "purge-"}[j.Kind]
 	after, err := json.Marshal(struct {
-		Job     string                 `json:"job"`
-		Filter  store.DeadLetterFilter `json:"filter"`
-		Lane    schemas.Lane           `json:"lane,omitempty"`
-		Rate    float64                `json:"rate,omitempty"`
-		Max     int64                  `json:"max,omitempty"`
-		Total   int64                  `json:"total"`
-		Done    int64                  `json:"done"`
-		Refused map[string]int64       `json:"refused,omitempty"`
+		Job     string             `json:"job"`
+		Filter  deadletters.Filter `json:"filter"`
+		Lane    schemas.Lane       `json:"lane,omitempty"`
+		Rate    float64            `json:"rate,omitempty"`
+		Max     int64              `json:"max,omitempty"`
+		Total   int64              `json:"total"`
+		Done    int64              `json:"done"`
+		Refused map[string]int64   `json:"refused,omitempty"`
 	}{j.ID, j.Filter, j.Lane, j.Rate, j.Max, j.Total, j.Done, j.Refused})
 	if err != nil {
 		panic(err) // no error is possible: every field can be encoded as JSON
@@ -239,13 +240,13 @@ func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditE
 
 // List returns at most `limit` dead letters that match the filter, newest first. If after.At is set,
 // the list continues after the dead letter `after`, the last one of the previous page.
-func (q *Queue) List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
+func (q *Queue) List(ctx context.Context, filter deadletters.Filter, after deadletters.DeadLetter, limit int) ([]deadletters.DeadLetter, error) {
 	return q.Store.DeadLetters(ctx, filter, after, limit)
 }
 
 // Groups counts the dead letters that match the filter by reason, fingerprint and facet, largest
 // group first. It returns at most MaxGroups groups.
-func (q *Queue) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
+func (q *Queue) Groups(ctx context.Context, filter deadletters.Filter) ([]deadletters.Group, error) {
 	groups, err := q.Store.DeadLetterGroups(ctx, filter, MaxGroups)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", errCountTimeout, err)
@@ -254,24 +255,24 @@ func (q *Queue) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]st
 }
 
 // Jobs returns the latest jobs, newest first.
-func (q *Queue) Jobs(ctx context.Context) ([]store.DLQJob, error) {
+func (q *Queue) Jobs(ctx context.Context) ([]deadletters.Job, error) {
 	return q.Store.Jobs(ctx, maxJobs)
 }
 
-// Job returns the job with the ID, or store.ErrJobNotFound.
-func (q *Queue) Job(ctx context.Context, id string) (store.DLQJob, error) {
+// Job returns the job with the ID, or deadletters.ErrJobNotFound.
+func (q *Queue) Job(ctx context.Context, id string) (deadletters.Job, error) {
 	if uuid.Validate(id) != nil {
-		return store.DLQJob{}, store.ErrJobNotFound
+		return deadletters.Job{}, deadletters.ErrJobNotFound
 	}
 	return q.Store.Job(ctx, id)
 }
 
 // Show reads one dead letter from Kafka. It returns ErrGone if the topic has no record at the ID's
 // offset, ErrUnreadable if the record can't be parsed, or an error of the Kafka client.
-func (q *Queue) Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error) {
+func (q *Queue) Show(ctx context.Context, id deadletters.ID) (schemas.DeadLetter, error) {
 	var result ReadResult
 	found := false
-	err := q.Topics.ReadDeadLetters(ctx, []store.DeadLetterID{id}, func(_ store.DeadLetterID, r ReadResult) { result, found = r, true })
+	err := q.Topics.ReadDeadLetters(ctx, []deadletters.ID{id}, func(_ deadletters.ID, r ReadResult) { result, found = r, true })
 	switch {
 	case err != nil:
 		return schemas.DeadLetter{}, err

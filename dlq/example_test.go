@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/dlq"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // The key in a filter may be given as FACET/KEY, the form in which lists show it.
@@ -22,9 +22,9 @@ func ExampleSplitFacetKey() {
 
 // FormatCursor encodes the time and the position of the last dead letter of a page.
 func ExampleFormatCursor() {
-	last := store.DeadLetter{
-		DeadLetterID: store.DeadLetterID{Topic: "nexon.update-dlq", Partition: 3, Offset: 120},
-		At:           time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC),
+	last := deadletters.DeadLetter{
+		ID: deadletters.ID{Topic: "nexon.update-dlq", Partition: 3, Offset: 120},
+		At: time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC),
 	}
 	cursor := dlq.FormatCursor(last)
 	fmt.Println(cursor)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -22,16 +23,16 @@ type fakeStore struct {
 	p *process
 }
 
-func (s fakeStore) DeadLettersByOffset(ctx context.Context, f store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error) {
-	return withFault(ctx, s.p, "list", func() ([]store.DeadLetter, error) { return s.Store.DeadLettersByOffset(ctx, f, behind, limit) })
+func (s fakeStore) DeadLettersByOffset(ctx context.Context, f deadletters.Filter, behind deadletters.ID, limit int) ([]deadletters.DeadLetter, error) {
+	return withFault(ctx, s.p, "list", func() ([]deadletters.DeadLetter, error) { return s.Store.DeadLettersByOffset(ctx, f, behind, limit) })
 }
 
-func (s fakeStore) Job(ctx context.Context, id string) (store.DLQJob, error) {
-	return withFault(ctx, s.p, "job", func() (store.DLQJob, error) { return s.Store.Job(ctx, id) })
+func (s fakeStore) Job(ctx context.Context, id string) (deadletters.Job, error) {
+	return withFault(ctx, s.p, "job", func() (deadletters.Job, error) { return s.Store.Job(ctx, id) })
 }
 
-func (s fakeStore) LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (j store.DLQJob, ok bool, err error) {
-	j, err = withFault(ctx, s.p, "lease", func() (store.DLQJob, error) {
+func (s fakeStore) LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (j deadletters.Job, ok bool, err error) {
+	j, err = withFault(ctx, s.p, "lease", func() (deadletters.Job, error) {
 		var err error
 		j, ok, err = s.Store.LeaseJob(context.WithoutCancel(ctx), holder, sources, now, until)
 		return j, err
@@ -43,8 +44,8 @@ func (s fakeStore) NextLeaseEnd(ctx context.Context, sources []string) (time.Tim
 	return withFault(ctx, s.p, "next", func() (time.Time, error) { return s.Store.NextLeaseEnd(context.WithoutCancel(ctx), sources) })
 }
 
-func (s fakeStore) SaveJobProgress(ctx context.Context, j store.DLQJob, handled []store.DeadLetterID, h store.Disposition, e *store.AuditEntry) (store.JobState, error) {
-	return withFault(ctx, s.p, "save", func() (store.JobState, error) { return s.Store.SaveJobProgress(ctx, j, handled, h, e) })
+func (s fakeStore) SaveJobProgress(ctx context.Context, j deadletters.Job, handled []deadletters.ID, h deadletters.Disposition, e *store.AuditEntry) (deadletters.JobState, error) {
+	return withFault(ctx, s.p, "save", func() (deadletters.JobState, error) { return s.Store.SaveJobProgress(ctx, j, handled, h, e) })
 }
 
 // fakeSource has one facet, character, and accepts all keys without the prefix bad.
@@ -61,7 +62,7 @@ func (fakeSource) CheckKey(_, key string) error {
 
 type fakeTopics struct{ p *process }
 
-func (m fakeTopics) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(store.DeadLetterID, ReadResult)) error {
+func (m fakeTopics) ReadDeadLetters(ctx context.Context, ids []deadletters.ID, found func(deadletters.ID, ReadResult)) error {
 	_, err := withFault(ctx, m.p, "read", func() (any, error) {
 		g := m.p.rig
 		for _, id := range ids {

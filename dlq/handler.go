@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 const (
@@ -43,9 +43,9 @@ type Entry struct {
 	Job           string                   `json:"job,omitempty"`
 }
 
-func newEntry(d store.DeadLetter) Entry {
+func newEntry(d deadletters.DeadLetter) Entry {
 	return Entry{
-		ID: formatID(d.DeadLetterID), Source: d.Entity.Source, Facet: d.Entity.Facet, Key: d.Entity.Key, Reason: d.Reason, Error: d.Error,
+		ID: formatID(d.ID), Source: d.Entity.Source, Facet: d.Entity.Facet, Key: d.Entity.Key, Reason: d.Reason, Error: d.Error,
 		Fingerprint: d.Fingerprint, Status: d.Status, Attempts: d.Attempts, Replays: d.Replays, At: d.At, CorrelationID: d.CorrelationID,
 		Handled: d.Handled, HandledAt: d.HandledAt, HandledBy: d.HandledBy, Job: d.Job,
 	}
@@ -60,8 +60,8 @@ type DeadLetterList struct {
 
 // Groups are dead letters counted by reason, fingerprint and facet, largest group first.
 type Groups struct {
-	Groups []store.DeadLetterGroup `json:"groups"`
-	Total  int64                   `json:"total"`
+	Groups []deadletters.Group `json:"groups"`
+	Total  int64               `json:"total"`
 	// More is set if there are more than MaxGroups groups. Total counts all groups.
 	More bool `json:"more,omitempty"`
 }
@@ -81,8 +81,8 @@ func (q *Queue) Handler() http.Handler {
 			root + "/{source}/jobs":                 post(a.startJob),
 			"/admin/v1/dlq-jobs":                    get(a.jobs),
 			"/admin/v1/dlq-jobs/{id}":               get(a.job),
-			"/admin/v1/dlq-jobs/{id}/stop":          post(a.setJobState(store.JobStopped)),
-			"/admin/v1/dlq-jobs/{id}/resume":        post(a.setJobState(store.JobRunning)),
+			"/admin/v1/dlq-jobs/{id}/stop":          post(a.setJobState(deadletters.JobStopped)),
+			"/admin/v1/dlq-jobs/{id}/resume":        post(a.setJobState(deadletters.JobRunning)),
 		},
 		Explain:     toProblem,
 		Unavailable: "Dead letters are temporarily unavailable; see the log of the query service. After an upgrade, run `freshet migrate up`.",
@@ -97,9 +97,9 @@ type api struct{ *Queue }
 // toProblem returns the response for an error of a job or a list; nil for other errors.
 func toProblem(err error) *problem.HTTPError {
 	switch {
-	case errors.Is(err, store.ErrReplayRunning):
+	case errors.Is(err, deadletters.ErrReplayRunning):
 		return problem.New(http.StatusConflict, problem.ReplayRunning, "Another replay of this source is running and could enqueue the same dead letters. Wait until it is done, or stop it. A stopped replay may need another minute to reconcile its last chunk.")
-	case errors.Is(err, store.ErrJobNotFound):
+	case errors.Is(err, deadletters.ErrJobNotFound):
 		return problem.New(http.StatusNotFound, problem.NoSuchJob, "The job does not exist, or it is done and can't be stopped or resumed.")
 	case errors.Is(err, errCountTimeout):
 		return problem.New(http.StatusServiceUnavailable, problem.DLQCountTimeout, "Counting the dead letters timed out. Narrow the filter with since and until and repeat; if that times out too, the database is overloaded.")
@@ -141,12 +141,12 @@ func (a api) list(r *http.Request) (admin.Answer, error) {
 
 // FormatCursor returns the cursor that starts a page after d, in the form
 // microseconds:partition:offset.
-func FormatCursor(d store.DeadLetter) string {
-	return fmt.Sprintf("%d:%s", d.At.UnixMicro(), formatID(d.DeadLetterID))
+func FormatCursor(d deadletters.DeadLetter) string {
+	return fmt.Sprintf("%d:%s", d.At.UnixMicro(), formatID(d.ID))
 }
 
 // ParseCursor parses the result of FormatCursor. An empty text is the cursor of the first page.
-func ParseCursor(source, text string) (after store.DeadLetter, err error) {
+func ParseCursor(source, text string) (after deadletters.DeadLetter, err error) {
 	if text == "" {
 		return after, nil
 	}
@@ -160,7 +160,7 @@ func ParseCursor(source, text string) (after store.DeadLetter, err error) {
 		err = strconv.ErrRange
 	}
 	if err != nil {
-		return store.DeadLetter{}, err
+		return deadletters.DeadLetter{}, err
 	}
 	after.At = time.UnixMicro(us).UTC()
 	return after, nil
@@ -172,7 +172,7 @@ func (a api) groups(r *http.Request) (admin.Answer, error) {
 		return admin.Answer{}, err
 	}
 	groups, err := a.Groups(r.Context(), filter)
-	all := Groups{Groups: append([]store.DeadLetterGroup{}, groups...)}
+	all := Groups{Groups: append([]deadletters.Group{}, groups...)}
 	listed := int64(0)
 	for _, g := range groups {
 		listed, all.Total = listed+g.Count, g.Totals.All
@@ -190,7 +190,7 @@ func (a api) show(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, badRequest("A dead letter is addressed by partition and offset, both whole numbers, as in /3/120.")
 	}
-	id := store.DeadLetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
+	id := deadletters.ID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
 	deadLetter, err := a.Show(r.Context(), id)
 	return admin.Answer{Body: deadLetter}, err
 }
@@ -215,7 +215,7 @@ func (a api) startJob(r *http.Request) (admin.Answer, error) {
 
 func (a api) jobs(r *http.Request) (admin.Answer, error) {
 	all, err := a.Jobs(r.Context())
-	return admin.Answer{Body: map[string]any{"jobs": append([]store.DLQJob{}, all...)}}, err
+	return admin.Answer{Body: map[string]any{"jobs": append([]deadletters.Job{}, all...)}}, err
 }
 
 func (a api) job(r *http.Request) (admin.Answer, error) {
@@ -223,7 +223,7 @@ func (a api) job(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: j}, err
 }
 
-func (a api) setJobState(to store.JobState) admin.Handle {
+func (a api) setJobState(to deadletters.JobState) admin.Handle {
 	return func(r *http.Request) (admin.Answer, error) {
 		j, err := a.SetJobState(r.Context(), r.PathValue("id"), to, a.Actor(r))
 		return admin.Answer{Body: j}, err
@@ -265,13 +265,13 @@ func (a api) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
 	if spec.Filter, err = a.parseFilter(r, values); err != nil {
 		return spec, err
 	}
-	spec.Kind, spec.Lane, spec.Rate, spec.Max, spec.Note = store.JobKind(body.Kind), schemas.Lane(body.Lane), body.Rate, body.Max, body.Note
+	spec.Kind, spec.Lane, spec.Rate, spec.Max, spec.Note = deadletters.JobKind(body.Kind), schemas.Lane(body.Lane), body.Rate, body.Max, body.Note
 	switch {
-	case spec.Filter.Handled != "" && spec.Filter.Handled != store.OpenDeadLetters:
+	case spec.Filter.Handled != "" && spec.Filter.Handled != deadletters.Open:
 		return spec, badRequest("handled is %q; only open dead letters can be replayed or purged.", spec.Filter.Handled)
-	case spec.Kind != store.ReplayJob && spec.Kind != store.PurgeJob:
+	case spec.Kind != deadletters.ReplayJob && spec.Kind != deadletters.PurgeJob:
 		return spec, badRequest("kind is %.20q; it must be REPLAY or PURGE.", body.Kind)
-	case spec.Kind == store.ReplayJob && spec.Lane != schemas.High && spec.Lane != schemas.Low:
+	case spec.Kind == deadletters.ReplayJob && spec.Lane != schemas.High && spec.Lane != schemas.Low:
 		return spec, badRequest("lane is %.20q; it must be HIGH or LOW.", body.Lane)
 	case spec.Rate != 0 && (spec.Rate < minRate || spec.Rate > maxRate):
 		return spec, badRequest("rate is %v dead letters per second; it must be between 1 per minute and %d per second, or 0 for unlimited.", spec.Rate, maxRate)
@@ -285,7 +285,7 @@ func (a api) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
 
 // parseFilter parses the filter parameters in values. The source is in the request's path. It skips
 // the parameters whose names are in `ignored`.
-func (a api) parseFilter(r *http.Request, values url.Values, ignored ...string) (f store.DeadLetterFilter, err error) {
+func (a api) parseFilter(r *http.Request, values url.Values, ignored ...string) (f deadletters.Filter, err error) {
 	f.Source = r.PathValue("source")
 	if err := a.checkSource(f.Source); err != nil {
 		return f, err
@@ -322,7 +322,7 @@ func SplitFacetKey(facet, text string, hasFacet func(string) bool) (f, key strin
 }
 
 // setFilterField parses the text of the parameter with this name into its field of the filter.
-func setFilterField(f *store.DeadLetterFilter, name, text string) (err error) {
+func setFilterField(f *deadletters.Filter, name, text string) (err error) {
 	switch name {
 	case "reason":
 		f.Reason = schemas.DeadLetterReason(text)
@@ -357,7 +357,7 @@ func setFilterField(f *store.DeadLetterFilter, name, text string) (err error) {
 	case "handled":
 		if f.Handled = text; text == "all" {
 			f.Handled = ""
-		} else if !slices.Contains([]string{store.OpenDeadLetters, store.HandledDeadLetters, store.Replayed, store.Purged}, text) {
+		} else if !slices.Contains([]string{deadletters.Open, deadletters.Handled, deadletters.Replayed, deadletters.Purged}, text) {
 			return badRequest("handled is %.40q; it must be open, handled, replayed, purged or all.", text)
 		}
 	default:

@@ -14,7 +14,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/schemas/openapitest"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // client is a client of the admin API that checks each response against the OpenAPI document.
@@ -61,23 +61,23 @@ const dlqPath = "/admin/v1/dlq/" + theSource
 // fill writes five dead letters: one is handled, one is at the replay limit, one has a request
 // that can't be decoded, and one has a record that can't be parsed.
 func (c *client) fill() {
-	c.deadLetter(idOf(0, 1), func(l *store.DeadLetter, r *ReadResult) {
+	c.deadLetter(idOf(0, 1), func(l *deadletters.DeadLetter, r *ReadResult) {
 		l.Status, l.Attempts, l.CorrelationID = 500, 4, "c"
 		r.DeadLetter.Headers = []schemas.Header{{Key: "a", Value: []byte("b")}, {Key: "none"}}
 		r.DeadLetter.Sample, r.DeadLetter.SampleType, r.DeadLetter.Status = []byte("oh"), "text/plain", 500
 	})
 	c.deadLetter(idOf(0, 2))
-	c.deadLetter(idOf(1, 3), func(_ *store.DeadLetter, r *ReadResult) {
+	c.deadLetter(idOf(1, 3), func(_ *deadletters.DeadLetter, r *ReadResult) {
 		r.DeadLetter.Headers = schemas.ReplayMark{ID: "x", Count: schemas.MaxReplays}.Headers()
 	})
-	c.deadLetter(idOf(1, 4), func(l *store.DeadLetter, r *ReadResult) {
+	c.deadLetter(idOf(1, 4), func(l *deadletters.DeadLetter, r *ReadResult) {
 		l.Entity, l.Fingerprint, l.Reason = schemas.Entity{Source: theSource}, "", schemas.Undecodable
 		r.DeadLetter.Value = nil
 	})
-	c.deadLetter(idOf(2, 5), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("header x is no number") })
-	j := c.of.start(JobSpec{Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Key: "0-2", Until: time.Now().Add(time.Second)}})
-	j.State = store.JobDone
-	if _, err := c.db.SaveJobProgress(c.Context(), j, []store.DeadLetterID{idOf(0, 2)}, store.Disposition{Outcome: store.Purged, By: "me", Job: j.ID, At: time.Now()}, nil); err != nil {
+	c.deadLetter(idOf(2, 5), func(_ *deadletters.DeadLetter, r *ReadResult) { r.Err = errors.New("header x is no number") })
+	j := c.of.start(JobSpec{Kind: deadletters.PurgeJob, Filter: deadletters.Filter{Key: "0-2", Until: time.Now().Add(time.Second)}})
+	j.State = deadletters.JobDone
+	if _, err := c.db.SaveJobProgress(c.Context(), j, []deadletters.ID{idOf(0, 2)}, deadletters.Disposition{Outcome: deadletters.Purged, By: "me", Job: j.ID, At: time.Now()}, nil); err != nil {
 		c.Fatal(err)
 	}
 }
@@ -158,23 +158,23 @@ func TestHandler_CreatesStopsAndResumesJobs(t *testing.T) {
 	if plan.Count != 3 {
 		t.Errorf("purge plan: got %+v", plan)
 	}
-	var j store.DLQJob
+	var j deadletters.Job
 	c.do(http.MethodPost, dlqPath+"/jobs", `{"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX","offset":"0:1","attempts":"4"},"lane":"HIGH","rate":0.5,"max":7,"note":"healthy again"}`, 201, &j)
-	if j.Lane != schemas.High || j.Rate != 0.5 || j.Max != 7 || j.Note != "healthy again" || j.CreatedBy != "me" || j.Filter.Handled != store.OpenDeadLetters || j.Filter.Until.IsZero() {
+	if j.Lane != schemas.High || j.Rate != 0.5 || j.Max != 7 || j.Note != "healthy again" || j.CreatedBy != "me" || j.Filter.Handled != deadletters.Open || j.Filter.Until.IsZero() {
 		t.Errorf("created job: got %+v", j)
 	}
 	path := "/admin/v1/dlq-jobs/" + j.ID
 	c.do(http.MethodPost, path+"/stop", "{}", 200, &j)
 	c.do(http.MethodPost, path+"/stop", "", 200, &j)
-	if j.State != store.JobStopped {
+	if j.State != deadletters.JobStopped {
 		t.Errorf("stopped job: got %+v", j)
 	}
 	c.do(http.MethodPost, path+"/resume", "{}", 200, &j)
 	c.do(http.MethodGet, path, "", 200, &j)
-	if j.State != store.JobRunning {
+	if j.State != deadletters.JobRunning {
 		t.Errorf("resumed job: got %+v", j)
 	}
-	var all struct{ Jobs []store.DLQJob }
+	var all struct{ Jobs []deadletters.Job }
 	c.do(http.MethodGet, "/admin/v1/dlq-jobs", "", 200, &all)
 	if len(all.Jobs) != 2 || all.Jobs[0].ID != j.ID {
 		t.Errorf("jobs: got %+v", all)
@@ -240,7 +240,7 @@ func TestHandler_ExplainsBadInput(t *testing.T) {
 // slowCount is a store that counts dead letters until the context ends.
 type slowCount struct{ Store }
 
-func (slowCount) DeadLetterGroups(ctx context.Context, _ store.DeadLetterFilter, _ int) ([]store.DeadLetterGroup, error) {
+func (slowCount) DeadLetterGroups(ctx context.Context, _ deadletters.Filter, _ int) ([]deadletters.Group, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

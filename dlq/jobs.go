@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 const (
@@ -96,7 +97,7 @@ var jobBlocked = observe.Condition{Event: "dlq_job_blocked", Failing: "dlq job b
 
 // runJob runs chunks of a leased job until the job is done or stopped, the lease is lost, or ctx
 // ends.
-func (w *runner) runJob(ctx context.Context, j store.DLQJob) {
+func (w *runner) runJob(ctx context.Context, j deadletters.Job) {
 	log := w.Log.With("job", j.ID, "kind", string(j.Kind), "source", j.Source)
 	log.Info("dlq job leased", "done", j.Done, "total", j.Total)
 	var conditions observe.Conditions
@@ -124,7 +125,7 @@ func (w *runner) runJob(ctx context.Context, j store.DLQJob) {
 		if needsNoWorker(j) {
 			log.Info("dlq job ended", "state", string(j.State), "done", j.Done, "refused", j.Refused)
 		}
-		if j.State == store.JobDone {
+		if j.State == deadletters.JobDone {
 			return
 		}
 		delay := chunkInterval(j) - time.Since(start)
@@ -139,13 +140,13 @@ func (w *runner) runJob(ctx context.Context, j store.DLQJob) {
 }
 
 // needsNoWorker reports whether a job is done, or is stopped without a chunk in flight.
-func needsNoWorker(j store.DLQJob) bool {
-	return j.State != store.JobRunning && j.ChunkStartedAt.IsZero()
+func needsNoWorker(j deadletters.Job) bool {
+	return j.State != deadletters.JobRunning && j.ChunkStartedAt.IsZero()
 }
 
 // chunkSize returns the maximum number of dead letters in the job's next chunk: as many as its
 // rate allows in one second, but at most maxChunk, and not more than its Max still allows.
-func chunkSize(j store.DLQJob) int {
+func chunkSize(j deadletters.Job) int {
 	n := int64(maxChunk)
 	if j.Rate > 0 {
 		n = int64(max(1, min(maxChunk, j.Rate)))
@@ -159,7 +160,7 @@ func chunkSize(j store.DLQJob) int {
 // chunkInterval returns the time from the start of a chunk to the start of the next chunk, so that
 // the job keeps its rate; 0 for an unlimited rate. Example: at 0.5 per second a chunk has one dead
 // letter and the interval is 2 s.
-func chunkInterval(j store.DLQJob) time.Duration {
+func chunkInterval(j deadletters.Job) time.Duration {
 	if j.Rate <= 0 {
 		return 0
 	}
@@ -169,7 +170,7 @@ func chunkInterval(j store.DLQJob) time.Duration {
 
 // releaseLease ends the job's lease now. After a failed chunk, it lets the lease end after
 // retryInterval: by then Kafka has delivered or lost the requests in flight.
-func (w *runner) releaseLease(ctx context.Context, j store.DLQJob, failed bool) {
+func (w *runner) releaseLease(ctx context.Context, j deadletters.Job, failed bool) {
 	var err error
 	at := time.Now()
 	if failed {
@@ -180,7 +181,7 @@ func (w *runner) releaseLease(ctx context.Context, j store.DLQJob, failed bool) 
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 		defer cancel()
 		j.Lease.Until = at
-		_, err = w.Store.SaveJobProgress(ctx, j, nil, store.Disposition{}, nil)
+		_, err = w.Store.SaveJobProgress(ctx, j, nil, deadletters.Disposition{}, nil)
 	}
 	if err != nil {
 		w.Log.Warn("dlq job lease not released; job waits until the lease expires", "job", j.ID, "err", err)
@@ -191,7 +192,7 @@ func (w *runner) releaseLease(ctx context.Context, j store.DLQJob, failed bool) 
 
 // reloadJob reads the job from the database. It is needed after a failed write, because the write
 // may have been committed nevertheless. It returns store.ErrConflict if the lease was lost.
-func (w *runner) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+func (w *runner) reloadJob(ctx context.Context, j deadletters.Job) (deadletters.Job, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 	stored, err := w.Store.Job(ctx, j.ID)
@@ -206,15 +207,15 @@ func (w *runner) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, e
 
 // saveProgress writes the job and the outcomes of its handled dead letters in one transaction, and
 // renews the lease. It returns the job with its stored state.
-func (w *runner) saveProgress(ctx context.Context, j store.DLQJob, handled []store.DeadLetterID) (store.DLQJob, error) {
+func (w *runner) saveProgress(ctx context.Context, j deadletters.Job, handled []deadletters.ID) (deadletters.Job, error) {
 	now := time.Now().UTC()
 	j.UpdatedAt, j.Lease.Until = now, now.Add(leaseDuration+chunkInterval(j))
-	outcome := store.Replayed
-	if j.Kind == store.PurgeJob {
-		outcome = store.Purged
+	outcome := deadletters.Replayed
+	if j.Kind == deadletters.PurgeJob {
+		outcome = deadletters.Purged
 	}
 	var ended *store.AuditEntry
-	if j.State == store.JobDone {
+	if j.State == deadletters.JobDone {
 		j.EndedAt = now
 		e := auditEntry(j, "ended", j.CreatedBy, now)
 		ended = &e
@@ -222,7 +223,7 @@ func (w *runner) saveProgress(ctx context.Context, j store.DLQJob, handled []sto
 	// Enqueued requests must be saved as handled even if ctx has ended at the chunk's timeout.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
-	state, err := w.Store.SaveJobProgress(ctx, j, handled, store.Disposition{Outcome: outcome, By: j.CreatedBy, Job: j.ID, At: now}, ended)
+	state, err := w.Store.SaveJobProgress(ctx, j, handled, deadletters.Disposition{Outcome: outcome, By: j.CreatedBy, Job: j.ID, At: now}, ended)
 	j.State = state
 	if err == nil {
 		w.metrics.handled.WithLabelValues(j.Source, outcome).Add(float64(len(handled)))
@@ -233,7 +234,7 @@ func (w *runner) saveProgress(ctx context.Context, j store.DLQJob, handled []sto
 // runChunk handles the job's next chunk and returns the job's last known progress. If it returns
 // an error, a part of the chunk may have been handled. The caller sets reload if the previous
 // chunk failed; runChunk then first reads the job from the database.
-func (w *runner) runChunk(ctx context.Context, j store.DLQJob, reload bool) (store.DLQJob, error) {
+func (w *runner) runChunk(ctx context.Context, j deadletters.Job, reload bool) (deadletters.Job, error) {
 	process := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTimeout)
 	defer cancel()
@@ -248,7 +249,7 @@ func (w *runner) runChunk(ctx context.Context, j store.DLQJob, reload bool) (sto
 		}
 	}
 	handle := w.replay
-	if j.Kind == store.PurgeJob {
+	if j.Kind == deadletters.PurgeJob {
 		handle = w.purge
 	}
 	after, err := handle(ctx, j)

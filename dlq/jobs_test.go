@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // faultOnce returns a faultOf function that injects the fault at the nth call of the operation.
@@ -63,7 +63,7 @@ func TestReconcile_FindsLateEntries(t *testing.T) {
 		id := p.run().start(JobSpec{}).ID
 		<-p.ended
 		for n := range int64(30) {
-			g.deadLetter(idOf(0, 2*n+1), func(l *store.DeadLetter, _ *ReadResult) { l.At = diedAt })
+			g.deadLetter(idOf(0, 2*n+1), func(l *deadletters.DeadLetter, _ *ReadResult) { l.At = diedAt })
 		}
 		g.process().run()
 		g.wantCounts(g.waitUntilDone(id), 550, map[string]int64{})
@@ -74,10 +74,10 @@ func TestReconcile_FindsLateEntries(t *testing.T) {
 // TestReplay_CountsOnceIfACommitIsUnknown loses the response to a commit, so the process does not
 // know that its progress was saved. Each dead letter must still be counted and enqueued once.
 func TestReplay_CountsOnceIfACommitIsUnknown(t *testing.T) {
-	for _, kind := range []store.JobKind{store.ReplayJob, store.PurgeJob} {
+	for _, kind := range []deadletters.JobKind{deadletters.ReplayJob, deadletters.PurgeJob} {
 		for n := range 6 {
 			inBubble(t, func(g *rig) {
-				g.deadLetter(idOf(0, 3000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
+				g.deadLetter(idOf(0, 3000), func(_ *deadletters.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
 				g.deadLetterMany(1300)
 				p := g.process()
 				p.faultOf = faultOnce("save", n+1, lost)
@@ -85,7 +85,7 @@ func TestReplay_CountsOnceIfACommitIsUnknown(t *testing.T) {
 				if j.Done != 1200 {
 					t.Errorf("%s: response %d lost: got %d done, want 1200", kind, n, j.Done)
 				}
-				if kind == store.ReplayJob {
+				if kind == deadletters.ReplayJob {
 					g.wantEachEnqueuedOnce(1200)
 				}
 			})
@@ -174,7 +174,7 @@ func TestRelease_WaitsForDeliveryAfterAFailure(t *testing.T) {
 			id := p.run().start(JobSpec{}).ID
 			<-time.After(100 * time.Millisecond)
 			if stopped {
-				if _, err := p.SetJobState(g.Context(), id, store.JobStopped, "me"); err != nil {
+				if _, err := p.SetJobState(g.Context(), id, deadletters.JobStopped, "me"); err != nil {
 					t.Fatal(err)
 				}
 				<-time.After(100 * time.Millisecond)
@@ -182,7 +182,7 @@ func TestRelease_WaitsForDeliveryAfterAFailure(t *testing.T) {
 			p.shutdown()
 			other := g.process().run()
 			if stopped {
-				if _, err := other.SetJobState(g.Context(), id, store.JobRunning, "me"); err != nil {
+				if _, err := other.SetJobState(g.Context(), id, deadletters.JobRunning, "me"); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -203,14 +203,14 @@ func TestStop_InAChunkBlocksOtherReplays(t *testing.T) {
 		id := p.run().start(JobSpec{}).ID
 		<-time.After(time.Second)
 		other := g.process().run()
-		if _, err := other.SetJobState(g.Context(), id, store.JobStopped, "me"); err != nil {
+		if _, err := other.SetJobState(g.Context(), id, deadletters.JobStopped, "me"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := other.StartJob(g.Context(), JobSpec{Kind: store.ReplayJob, Lane: schemas.Low, Filter: store.DeadLetterFilter{Source: theSource}}, "me"); !errors.Is(err, store.ErrReplayRunning) {
+		if _, err := other.StartJob(g.Context(), JobSpec{Kind: deadletters.ReplayJob, Lane: schemas.Low, Filter: deadletters.Filter{Source: theSource}}, "me"); !errors.Is(err, deadletters.ErrReplayRunning) {
 			t.Errorf("StartJob of another replay: got %v, want ErrReplayRunning", err)
 		}
 		<-time.After(leaseDuration)
-		if j := g.job(id); j.State != store.JobStopped || !j.ChunkStartedAt.IsZero() || j.Done != 100 {
+		if j := g.job(id); j.State != deadletters.JobStopped || !j.ChunkStartedAt.IsZero() || j.Done != 100 {
 			t.Errorf("chunk in flight was not reconciled: %+v", j)
 		}
 		g.wantCounts(g.waitUntilDone(other.start(JobSpec{}).ID), 300, map[string]int64{})
@@ -225,7 +225,7 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 		id := p.start(JobSpec{Rate: 10}).ID
 		<-time.After(20 * time.Second)
 		for range 2 { // the second call finds the job stopped already, and must return no error
-			if j, err := p.SetJobState(g.Context(), id, store.JobStopped, "me"); err != nil || j.State != store.JobStopped {
+			if j, err := p.SetJobState(g.Context(), id, deadletters.JobStopped, "me"); err != nil || j.State != deadletters.JobStopped {
 				t.Fatal(j, err)
 			}
 		}
@@ -235,7 +235,7 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 		if n := len(g.enqueued()); n != stopped || n < 150 || n > 250 {
 			t.Fatalf("enqueued %d until the stop, then %d", stopped, n-stopped)
 		}
-		if j, err := p.SetJobState(g.Context(), id, store.JobRunning, "me"); err != nil || j.State != store.JobRunning {
+		if j, err := p.SetJobState(g.Context(), id, deadletters.JobRunning, "me"); err != nil || j.State != deadletters.JobRunning {
 			t.Fatal(j, err)
 		}
 		<-time.After(5 * time.Second)
@@ -243,15 +243,15 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 			t.Errorf("enqueued %d within 5 s after the resumption", n-stopped)
 		}
 		// The job must also continue if it is resumed before its holder has seen that it was stopped.
-		for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
+		for _, to := range []deadletters.JobState{deadletters.JobStopped, deadletters.JobRunning} {
 			if _, err := p.SetJobState(g.Context(), id, to, "me"); err != nil {
 				t.Fatal(err)
 			}
 		}
 		g.wantCounts(g.waitUntilDone(id), 1000, map[string]int64{})
 		g.wantEachEnqueuedOnce(1000)
-		for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
-			if _, err := p.SetJobState(g.Context(), id, to, "me"); !errors.Is(err, store.ErrJobNotFound) {
+		for _, to := range []deadletters.JobState{deadletters.JobStopped, deadletters.JobRunning} {
+			if _, err := p.SetJobState(g.Context(), id, to, "me"); !errors.Is(err, deadletters.ErrJobNotFound) {
 				t.Errorf("state of a done job set to %s: %v", to, err)
 			}
 		}
@@ -270,11 +270,11 @@ func TestResume_DuringLeaseRelease(t *testing.T) {
 			if what != "save" || len(g.enqueued()) == 0 {
 				return none
 			}
-			to := store.JobStopped
+			to := deadletters.JobStopped
 			switch saves.Add(1) {
 			case 1:
 			case 2:
-				to = store.JobRunning
+				to = deadletters.JobRunning
 			default:
 				return none
 			}
@@ -310,10 +310,10 @@ func TestRun_BlockedJobDelaysNoOther(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(100)
 		p := g.process().run()
-		slow := p.start(JobSpec{Rate: 1. / 60, Filter: store.DeadLetterFilter{Since: time.Now().Add(-time.Hour)}})
+		slow := p.start(JobSpec{Rate: 1. / 60, Filter: deadletters.Filter{Since: time.Now().Add(-time.Hour)}})
 		<-time.After(time.Second)
 		began := time.Now()
-		g.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
+		g.waitUntilDone(p.start(JobSpec{Kind: deadletters.PurgeJob}).ID)
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("the other job took %v", took)
 		}
@@ -328,7 +328,7 @@ func TestStartJob_WritesTheAudit(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(3)
 		p := g.process().run()
-		g.waitUntilDone(p.start(JobSpec{Note: "mended", Filter: store.DeadLetterFilter{Reason: schemas.Upstream5xx}}).ID)
+		g.waitUntilDone(p.start(JobSpec{Note: "mended", Filter: deadletters.Filter{Reason: schemas.Upstream5xx}}).ID)
 		all, err := g.db.Audit(g.Context(), 10)
 		if err != nil || len(all) != 2 || all[1].Action != "replay-started" || all[0].Action != "replay-ended" ||
 			all[1].Actor != "me" || all[1].Note != "mended" {

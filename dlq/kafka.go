@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/topics"
 )
 
@@ -60,7 +60,7 @@ type span struct {
 // spans returns the ranges of offsets that contain the given dead letters. The dead letters must be
 // sorted. Offsets that the topic does not have are left out. After a gap of more than maxOffsetGap a
 // new range begins.
-func spans(ids []store.DeadLetterID, starts, ends kadm.ListedOffsets) []span {
+func spans(ids []deadletters.ID, starts, ends kadm.ListedOffsets) []span {
 	var all []span
 	for _, id := range ids {
 		start, known := starts.Lookup(id.Topic, id.Partition)
@@ -78,7 +78,7 @@ func spans(ids []store.DeadLetterID, starts, ends kadm.ListedOffsets) []span {
 }
 
 // ReadDeadLetters implements Topics.
-func (k *Kafka) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(store.DeadLetterID, ReadResult)) error {
+func (k *Kafka) ReadDeadLetters(ctx context.Context, ids []deadletters.ID, found func(deadletters.ID, ReadResult)) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -92,14 +92,14 @@ func (k *Kafka) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, f
 	if err != nil {
 		return err
 	}
-	wanted := make(map[store.DeadLetterID]bool, len(ids))
+	wanted := make(map[deadletters.ID]bool, len(ids))
 	for _, id := range ids {
 		wanted[id] = true
 	}
 	for _, s := range spans(ids, starts, ends) {
 		c.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {s.partition: kgo.NewOffset().At(s.first)}})
 		err := consumeRecords(ctx, c, func(r *kgo.Record) (more bool) {
-			if id := (store.DeadLetterID{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}); wanted[id] && r.Offset <= s.last {
+			if id := (deadletters.ID{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}); wanted[id] && r.Offset <= s.last {
 				found(id, parseRecord(r))
 			}
 			return r.Offset < s.last

@@ -17,7 +17,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/topics"
 )
 
@@ -108,13 +108,13 @@ func (b *broker) fill(partition int32, n int) {
 }
 
 // read reads the dead letters and returns their values by partition:offset.
-func (b *broker) read(ids ...store.DeadLetterID) map[string]string {
+func (b *broker) read(ids ...deadletters.ID) map[string]string {
 	b.Helper()
 	found := map[string]string{}
 	for i := range ids {
 		ids[i].Topic = b.topic
 	}
-	if err := b.kafka.ReadDeadLetters(b.Context(), ids, func(id store.DeadLetterID, r ReadResult) {
+	if err := b.kafka.ReadDeadLetters(b.Context(), ids, func(id deadletters.ID, r ReadResult) {
 		if _, twice := found[formatID(id)]; twice || r.Err != nil {
 			b.Errorf("%s was read twice or with an error: %v", formatID(id), r.Err)
 		}
@@ -137,7 +137,7 @@ func TestReadDeadLetters_FindsEachByOffset(t *testing.T) {
 			b.Fatal(err)
 		}
 		var want []string
-		for _, id := range []store.DeadLetterID{idOf(0, 10), idOf(0, 11), idOf(0, 500), idOf(0, 2499), idOf(0, 4999), idOf(2, 0), idOf(2, 29)} {
+		for _, id := range []deadletters.ID{idOf(0, 10), idOf(0, 11), idOf(0, 500), idOf(0, 2499), idOf(0, 4999), idOf(2, 0), idOf(2, 29)} {
 			want = append(want, formatID(id))
 		}
 		got := b.read(idOf(0, 3), idOf(0, 9), idOf(0, 10), idOf(0, 11), idOf(0, 500), idOf(0, 2499), idOf(0, 4999), idOf(0, 5000), idOf(1, 0), idOf(2, 0), idOf(2, 29), idOf(2, 30), idOf(3, 0))
@@ -159,7 +159,7 @@ func TestReadDeadLetters_BoundsMemory(t *testing.T) { // this test does not run 
 		alone.Lock()
 		defer alone.Unlock()
 		b.fill(0, 10_000)
-		var ids []store.DeadLetterID
+		var ids []deadletters.ID
 		for offset := range int64(10_000) {
 			ids = append(ids, idOf(0, offset))
 		}
@@ -171,10 +171,10 @@ func TestReadDeadLetters_BoundsMemory(t *testing.T) { // this test does not run 
 		for offset := range int64(60) {
 			_, _ = rand.Read(large)
 			b.put(b.deadLetterRecord(1, slices.Clone(large)))
-			ids = append(ids, store.DeadLetterID{Topic: b.topic, Partition: 1, Offset: offset})
+			ids = append(ids, deadletters.ID{Topic: b.topic, Partition: 1, Offset: offset})
 		}
 		before, peak, n := heap(), uint64(0), 0
-		if err := b.kafka.ReadDeadLetters(b.Context(), ids, func(store.DeadLetterID, ReadResult) {
+		if err := b.kafka.ReadDeadLetters(b.Context(), ids, func(deadletters.ID, ReadResult) {
 			if n++; n%10 == 0 {
 				peak = max(peak, heap())
 			}
@@ -269,7 +269,7 @@ func TestKafka_ReportsAMissingTopic(t *testing.T) {
 		_, enqueued := b.kafka.EnqueuedByJob(b.Context(), b.topic+"-none", "j", time.Now(), time.Now())
 		_, deleted := b.kafka.DeleteBefore(b.Context(), b.topic+"-none", nil)
 		_, bounds := b.kafka.Bounds(b.Context(), b.topic+"-none")
-		read := b.kafka.ReadDeadLetters(b.Context(), []store.DeadLetterID{{Topic: b.topic + "-none"}}, nil)
+		read := b.kafka.ReadDeadLetters(b.Context(), []deadletters.ID{{Topic: b.topic + "-none"}}, nil)
 		for _, err := range []error{enqueued, deleted, bounds, read} {
 			if err == nil || !strings.Contains(err.Error(), "freshet topics ensure") {
 				b.Error(err)

@@ -3,7 +3,7 @@ package dlq
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 type metrics struct {
@@ -21,8 +21,8 @@ func newMetrics(sources map[string]Source, reg prometheus.Registerer) *metrics {
 		}),
 	}
 	for name := range sources {
-		m.handled.WithLabelValues(name, store.Replayed)
-		m.handled.WithLabelValues(name, store.Purged)
+		m.handled.WithLabelValues(name, deadletters.Replayed)
+		m.handled.WithLabelValues(name, deadletters.Purged)
 	}
 	reg.MustRegister(m.handled, m.waiting)
 	return m

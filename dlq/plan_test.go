@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // TestPlan_CountsGroupsBeyondTheLimit: the number that an operator confirms must include the dead
@@ -15,7 +15,7 @@ func TestPlan_CountsGroupsBeyondTheLimit(t *testing.T) {
 	c := newClient(t)
 	const kinds = MaxGroups + 20
 	for n := range int64(kinds) {
-		c.deadLetter(idOf(0, n), func(l *store.DeadLetter, r *ReadResult) {
+		c.deadLetter(idOf(0, n), func(l *deadletters.DeadLetter, r *ReadResult) {
 			l.Fingerprint = fmt.Sprint("f", n)
 			switch {
 			case n < 7:
@@ -38,7 +38,7 @@ func TestPlan_CountsGroupsBeyondTheLimit(t *testing.T) {
 	if c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"PURGE"}`, 200, &plan); plan.Total != kinds || plan.Count != kinds || plan.IfReadable != 0 {
 		t.Errorf("purge plan: got %+v", plan)
 	}
-	if j := c.of.start(JobSpec{Kind: store.PurgeJob}); j.Total != kinds {
+	if j := c.of.start(JobSpec{Kind: deadletters.PurgeJob}); j.Total != kinds {
 		t.Errorf("total of the purge: got %d", j.Total)
 	}
 }

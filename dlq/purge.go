@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 // purge marks the dead letters of the job's next chunk as purged. When all dead letters of the job
 // are marked, it deletes the handled records at the start of each partition from Kafka, and
 // finishes the job.
-func (w *runner) purge(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+func (w *runner) purge(ctx context.Context, j deadletters.Job) (deadletters.Job, error) {
 	deadLetters, err := w.Store.DeadLettersByOffset(ctx, j.Filter, j.Position, chunkSize(j))
 	if err != nil {
 		return j, err
@@ -35,9 +35,9 @@ func (w *runner) purge(ctx context.Context, j store.DLQJob) (store.DLQJob, error
 		}
 		return w.finishJob(ctx, j)
 	}
-	var handled []store.DeadLetterID
+	var handled []deadletters.ID
 	for _, d := range deadLetters {
-		handled = append(handled, d.DeadLetterID)
+		handled = append(handled, d.ID)
 	}
 	after := j
 	after.Position, after.Error = handled[len(handled)-1], ""
@@ -67,7 +67,7 @@ func (w *runner) deleteHandled(ctx context.Context, topic string) error {
 	}
 	for partition, start := range starts {
 		for n := deleteBatch; n == deleteBatch; {
-			before := store.DeadLetterID{Topic: topic, Partition: partition, Offset: start}
+			before := deadletters.ID{Topic: topic, Partition: partition, Offset: start}
 			if n, err = w.Store.DeleteDeadLettersBefore(ctx, before, deleteBatch); err != nil {
 				return err
 			}
@@ -78,7 +78,7 @@ func (w *runner) deleteHandled(ctx context.Context, topic string) error {
 
 // deletableOffsets returns for each partition the offset before which every record is handled and
 // no row in dead_letters is missing.
-func deletableOffsets(prefixes []store.HandledPrefix, bounds map[int32]PartitionBounds) map[int32]int64 {
+func deletableOffsets(prefixes []deadletters.HandledPrefix, bounds map[int32]PartitionBounds) map[int32]int64 {
 	handled := map[int32]int64{}
 	for _, p := range prefixes {
 		b := bounds[p.Partition]

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // TestPurge_DeletesExactlyTheHandledPrefix purges random subsets of the dead letters. The other
@@ -27,7 +27,7 @@ func (g *rig) purgeSome(r *rand.Rand) {
 	add := func(from, to int64) {
 		for offset := from; offset < to; offset++ {
 			for partition := range int32(4) {
-				g.deadLetter(idOf(partition, offset), func(l *store.DeadLetter, _ *ReadResult) {
+				g.deadLetter(idOf(partition, offset), func(l *deadletters.DeadLetter, _ *ReadResult) {
 					if r.IntN(kept) == 0 {
 						l.Fingerprint = "kept"
 					}
@@ -49,15 +49,15 @@ func (g *rig) purgeSome(r *rand.Rand) {
 		}
 		return none
 	}
-	replayed := p.start(JobSpec{Filter: store.DeadLetterFilter{Fingerprint: "kept"}, Max: int64(1 + r.IntN(20))})
-	j := p.start(JobSpec{Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Fingerprint: "f"}})
+	replayed := p.start(JobSpec{Filter: deadletters.Filter{Fingerprint: "kept"}, Max: int64(1 + r.IntN(20))})
+	j := p.start(JobSpec{Kind: deadletters.PurgeJob, Filter: deadletters.Filter{Fingerprint: "f"}})
 	p.run()
 	<-time.After(3 * time.Second)
 	g.process().run()
 	g.waitUntilDone(replayed.ID)
 	g.waitUntilDone(j.ID)
 
-	all, err := g.db.DeadLetters(g.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 100_000)
+	all, err := g.db.DeadLetters(g.Context(), deadletters.Filter{Source: theSource}, deadletters.DeadLetter{}, 100_000)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -105,8 +105,8 @@ func TestPurge_DeletesEntriesOfExpiredRecords(t *testing.T) {
 		g.starts[0] = 2400
 		p := g.process().run()
 		one := int64(2450)
-		g.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Offset: &one}}).ID)
-		all, err := g.db.DeadLetters(g.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 10_000)
+		g.waitUntilDone(p.start(JobSpec{Kind: deadletters.PurgeJob, Filter: deadletters.Filter{Offset: &one}}).ID)
+		all, err := g.db.DeadLetters(g.Context(), deadletters.Filter{Source: theSource}, deadletters.DeadLetter{}, 10_000)
 		if err != nil || len(all) != 100 || g.starts[0] != 2400 {
 			t.Errorf("got %d entries, %v, start offset %d", len(all), err, g.starts[0])
 		}
@@ -117,7 +117,7 @@ func TestPurge_DeletesEntriesOfExpiredRecords(t *testing.T) {
 func (g *rig) purgeOf() int64 {
 	g.Helper()
 	p := g.process().run()
-	g.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
+	g.waitUntilDone(p.start(JobSpec{Kind: deadletters.PurgeJob}).ID)
 	p.shutdown()
 	return g.starts[0]
 }
@@ -173,8 +173,8 @@ func TestPurge_OfNothingDeletesHandledRecords(t *testing.T) {
 		g.deadLetterMany(30)
 		p := g.process().run()
 		g.waitUntilDone(p.start(JobSpec{}).ID)
-		j := g.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
-		all, err := g.db.DeadLetters(g.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 100)
+		j := g.waitUntilDone(p.start(JobSpec{Kind: deadletters.PurgeJob}).ID)
+		all, err := g.db.DeadLetters(g.Context(), deadletters.Filter{Source: theSource}, deadletters.DeadLetter{}, 100)
 		if err != nil || len(all) != 0 || g.starts[0] != 30 || j.Total != 0 {
 			t.Errorf("%d entries are left, %v; the topic begins at %d, and %d were chosen", len(all), err, g.starts[0], j.Total)
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // enqueueBatch is how many requests are enqueued together. Before each batch the process checks
@@ -29,7 +29,7 @@ var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk 
 
 // replayItem is one dead letter of a chunk and its outcome.
 type replayItem struct {
-	id store.DeadLetterID
+	id deadletters.ID
 	// The dead letter was written for a request that this job has enqueued before. So the job skips it.
 	isOfThisJob bool
 	refused     string // why the dead letter stays open; empty if it is enqueued
@@ -39,11 +39,11 @@ type replayItem struct {
 
 // replay enqueues the requests of the job's next chunk, or reconciles a chunk in flight. The
 // package documentation lists the steps.
-func (w *runner) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+func (w *runner) replay(ctx context.Context, j deadletters.Job) (deadletters.Job, error) {
 	if !j.ChunkStartedAt.IsZero() {
 		return w.reconcile(ctx, j)
 	}
-	var deadLetters []store.DeadLetter
+	var deadLetters []deadletters.DeadLetter
 	if j.Max == 0 || j.Done < j.Max {
 		var err error
 		if deadLetters, err = w.Store.DeadLettersByOffset(ctx, j.Filter, j.Position, chunkSize(j)); err != nil {
@@ -64,7 +64,7 @@ func (w *runner) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, erro
 	if started, err = w.saveProgress(ctx, started, nil); err != nil {
 		return j, err
 	}
-	if started.State != store.JobRunning { // an operator has stopped the job; nothing was enqueued
+	if started.State != deadletters.JobRunning { // an operator has stopped the job; nothing was enqueued
 		started.ChunkStartedAt = time.Time{}
 		return started, nil
 	}
@@ -80,9 +80,9 @@ func (w *runner) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, erro
 }
 
 // finishJob sets the job's state to DONE.
-func (w *runner) finishJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+func (w *runner) finishJob(ctx context.Context, j deadletters.Job) (deadletters.Job, error) {
 	done := j
-	done.State, done.Error = store.JobDone, ""
+	done.State, done.Error = deadletters.JobDone, ""
 	done, err := w.saveProgress(ctx, done, nil)
 	if err != nil {
 		return j, err
@@ -92,7 +92,7 @@ func (w *runner) finishJob(ctx context.Context, j store.DLQJob) (store.DLQJob, e
 
 // afterChunk returns the job with the chunk's results, and the dead letters that were enqueued. The
 // job's position becomes the last item before the first item with an unknown outcome.
-func afterChunk(j store.DLQJob, items []*replayItem) (after store.DLQJob, handled []store.DeadLetterID) {
+func afterChunk(j deadletters.Job, items []*replayItem) (after deadletters.Job, handled []deadletters.ID) {
 	j.Refused = maps.Clone(j.Refused)
 	if j.Refused == nil {
 		j.Refused = map[string]int64{}
@@ -117,13 +117,13 @@ func afterChunk(j store.DLQJob, items []*replayItem) (after store.DLQJob, handle
 
 // prepareItems reads the dead letters from Kafka and decides which of them can be enqueued. After
 // readTimeout it returns the items that were read until then.
-func (w *runner) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []store.DeadLetter) ([]*replayItem, error) {
-	var ids []store.DeadLetterID
+func (w *runner) prepareItems(ctx context.Context, j deadletters.Job, deadLetters []deadletters.DeadLetter) ([]*replayItem, error) {
+	var ids []deadletters.ID
 	for _, d := range deadLetters {
-		ids = append(ids, d.DeadLetterID)
+		ids = append(ids, d.ID)
 	}
 	items := make([]*replayItem, len(ids))
-	index := make(map[store.DeadLetterID]int, len(ids))
+	index := make(map[deadletters.ID]int, len(ids))
 	for i, id := range ids {
 		items[i] = &replayItem{id: id, refused: RefusedGone}
 		index[id] = i
@@ -131,7 +131,7 @@ func (w *runner) prepareItems(ctx context.Context, j store.DLQJob, deadLetters [
 	readCtx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	known := 0
-	err := w.Topics.ReadDeadLetters(readCtx, ids, func(id store.DeadLetterID, r ReadResult) {
+	err := w.Topics.ReadDeadLetters(readCtx, ids, func(id deadletters.ID, r ReadResult) {
 		i := index[id]
 		// A request that this job enqueued may be dead-lettered again. The new dead letter is normally
 		// later than the filter's Until, so the filter does not match it. But the filter matches it
@@ -154,7 +154,7 @@ func (w *runner) prepareItems(ctx context.Context, j store.DLQJob, deadLetters [
 
 // buildRequest returns the request of a dead letter with the job's replay mark, or the reason why
 // it can't be enqueued.
-func (w *runner) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult) (a ReplayRequest, refused string) {
+func (w *runner) buildRequest(j deadletters.Job, id deadletters.ID, r ReadResult) (a ReplayRequest, refused string) {
 	if r.Err != nil {
 		return a, RefusedUndecodable
 	}
@@ -196,7 +196,7 @@ func encodable(a ReplayRequest) bool {
 }
 
 // formatID returns partition:offset, which ParseID reads.
-func formatID(id store.DeadLetterID) string { return fmt.Sprintf("%d:%d", id.Partition, id.Offset) }
+func formatID(id deadletters.ID) string { return fmt.Sprintf("%d:%d", id.Partition, id.Offset) }
 
 // enqueue enqueues the items' requests until the deadline or the shutdown of the process. If it
 // returns nil, every item that is not marked as enqueued has certainly not been published.
@@ -238,12 +238,12 @@ func (w *runner) enqueue(ctx context.Context, deadline time.Time, items []*repla
 
 // reconcile finds out which dead letters of a chunk in flight were enqueued, by reading the
 // request topic, and saves them as handled. The former holder of the lease could not save this.
-func (w *runner) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+func (w *runner) reconcile(ctx context.Context, j deadletters.Job) (deadletters.Job, error) {
 	enqueued, err := w.Topics.EnqueuedByJob(ctx, schemas.RequestTopic(j.Source, j.Lane), j.ID, j.ChunkStartedAt, j.ChunkStartedAt.Add(leaseDuration))
 	if err != nil {
 		return j, fmt.Errorf("find the enqueued requests of job %s: %w", j.ID, err)
 	}
-	var handled []store.DeadLetterID
+	var handled []deadletters.ID
 	// The row of a dead letter is written after its record. The range of the chunk may therefore
 	// contain more rows now than when the chunk started.
 	for position, more := j.Position, len(enqueued) > 0; more; {
@@ -252,7 +252,7 @@ func (w *runner) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, e
 			return j, err
 		}
 		for _, d := range deadLetters {
-			if position = d.DeadLetterID; enqueued[formatID(position)] {
+			if position = d.ID; enqueued[formatID(position)] {
 				handled = append(handled, position)
 			}
 		}
@@ -268,7 +268,7 @@ func (w *runner) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, e
 }
 
 // anyAfter reports whether one of the ids (partition:offset) is a position after id.
-func anyAfter(ids map[string]bool, id store.DeadLetterID) bool {
+func anyAfter(ids map[string]bool, id deadletters.ID) bool {
 	for text := range ids {
 		if p, offset, err := ParseID(text); err == nil && (p > id.Partition || p == id.Partition && offset > id.Offset) {
 			return true

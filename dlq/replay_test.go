@@ -8,42 +8,42 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 	inBubble(t, func(g *rig) {
-		replayed := func(n int) func(*store.DeadLetter, *ReadResult) {
-			return func(_ *store.DeadLetter, r *ReadResult) {
+		replayed := func(n int) func(*deadletters.DeadLetter, *ReadResult) {
+			return func(_ *deadletters.DeadLetter, r *ReadResult) {
 				r.DeadLetter.Headers = schemas.ReplayMark{ID: "another", Count: n, Of: "7:7"}.Headers()
 			}
 		}
-		record := func(of schemas.Entity, params map[string]string) func(*store.DeadLetter, *ReadResult) {
-			return func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.Value = g.value(of, params) }
+		record := func(of schemas.Entity, params map[string]string) func(*deadletters.DeadLetter, *ReadResult) {
+			return func(_ *deadletters.DeadLetter, r *ReadResult) { r.DeadLetter.Value = g.value(of, params) }
 		}
 		const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 		entity := schemas.Entity{Source: theSource, Facet: "character", Key: "k"}
 		bad, foreign, unknown := entity, entity, entity
 		bad.Key, foreign.Source, unknown.Source = "bad", "other", "nobody"
-		g.deadLetter(idOf(0, 1), func(_ *store.DeadLetter, r *ReadResult) {
+		g.deadLetter(idOf(0, 1), func(_ *deadletters.DeadLetter, r *ReadResult) {
 			r.DeadLetter.Headers = []schemas.Header{{Key: schemas.TraceParent, Value: []byte(trace)}}
 		})
-		g.deadLetter(idOf(0, 2), func(l *store.DeadLetter, r *ReadResult) {
+		g.deadLetter(idOf(0, 2), func(l *deadletters.DeadLetter, r *ReadResult) {
 			replayed(schemas.MaxReplays-1)(l, r)
 			r.DeadLetter.Headers = append(r.DeadLetter.Headers, schemas.Header{Key: schemas.TraceParent, Value: []byte(strings.Repeat("x", 99))})
 		})
 		g.deadLetter(idOf(0, 3), replayed(schemas.MaxReplays))
-		g.deadLetter(idOf(0, 4), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
-		g.deadLetter(idOf(0, 5), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.Value = []byte("{") })
+		g.deadLetter(idOf(0, 4), func(_ *deadletters.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
+		g.deadLetter(idOf(0, 5), func(_ *deadletters.DeadLetter, r *ReadResult) { r.DeadLetter.Value = []byte("{") })
 		// This dead letter has only a part of its request, so it must be refused as UNDECODABLE.
-		g.deadLetter(idOf(1, 6), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.ValueBytes = 1 << 20 })
+		g.deadLetter(idOf(1, 6), func(_ *deadletters.DeadLetter, r *ReadResult) { r.DeadLetter.ValueBytes = 1 << 20 })
 		g.deadLetter(idOf(1, 7), record(bad, nil))
 		g.deadLetter(idOf(1, 8), record(foreign, nil))
 		g.deadLetter(idOf(1, 9), record(unknown, nil))
 		g.deadLetter(idOf(2, 10))
 		delete(g.records, idOf(2, 10))
 		// The request of this dead letter is larger than workers accept, so it must be refused.
-		g.deadLetter(idOf(2, 11), func(_ *store.DeadLetter, r *ReadResult) {
+		g.deadLetter(idOf(2, 11), func(_ *deadletters.DeadLetter, r *ReadResult) {
 			text := string(g.value(entity, map[string]string{"a": strings.Repeat("x", schemas.MaxRequestBytes/2)}))
 			r.DeadLetter.Value = []byte(strings.Replace(text, `"a":"`, `"a":"`+strings.Repeat("y", schemas.MaxRequestBytes), 1))
 		})
@@ -72,7 +72,7 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 
 func TestReplay_HonoursMax(t *testing.T) {
 	inBubble(t, func(g *rig) {
-		g.deadLetter(idOf(0, 5000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
+		g.deadLetter(idOf(0, 5000), func(_ *deadletters.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
 		g.deadLetterMany(1200)
 		p := g.process().run()
 		j := g.waitUntilDone(p.start(JobSpec{Max: 700}).ID)
@@ -81,7 +81,7 @@ func TestReplay_HonoursMax(t *testing.T) {
 		if j.Total != 700 {
 			t.Errorf("total: got %d, want 700", j.Total)
 		}
-		if j = g.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob, Max: 100}).ID); j.Done != 100 || j.Total != 100 {
+		if j = g.waitUntilDone(p.start(JobSpec{Kind: deadletters.PurgeJob, Max: 100}).ID); j.Done != 100 || j.Total != 100 {
 			t.Errorf("purged %d of %d, want 100", j.Done, j.Total)
 		}
 	})
@@ -132,7 +132,7 @@ func TestReplay_SkipsItsOwnDeadLetters(t *testing.T) {
 		p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 			for _, a := range all {
 				g.put(a, time.Now())
-				g.deadLetter(idOf(0, next), func(l *store.DeadLetter, r *ReadResult) {
+				g.deadLetter(idOf(0, next), func(l *deadletters.DeadLetter, r *ReadResult) {
 					if r.DeadLetter.Headers = a.Mark.Headers(); next%2 == 0 {
 						l.At = time.Now().Add(-time.Minute)
 					}
@@ -153,7 +153,7 @@ func TestReplay_SkipsItsOwnDeadLetters(t *testing.T) {
 func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		for offset := range int64(120) {
-			g.deadLetter(idOf(0, offset), func(_ *store.DeadLetter, r *ReadResult) {
+			g.deadLetter(idOf(0, offset), func(_ *deadletters.DeadLetter, r *ReadResult) {
 				if offset%10 == 3 {
 					r.Err = errors.New("no dead letter")
 				}

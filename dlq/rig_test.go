@@ -19,6 +19,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -32,7 +33,7 @@ type rig struct {
 	db *sqlite.Store
 
 	mu        sync.Mutex
-	records   map[store.DeadLetterID]ReadResult
+	records   map[deadletters.ID]ReadResult
 	starts    map[int32]int64
 	requests  []request
 	readDelay time.Duration // duration of reading one dead letter
@@ -53,7 +54,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return &rig{T: t, db: db, records: map[store.DeadLetterID]ReadResult{}, starts: map[int32]int64{}}
+	return &rig{T: t, db: db, records: map[deadletters.ID]ReadResult{}, starts: map[int32]int64{}}
 }
 
 // inBubble runs a test with a new setup (rig) in a synctest bubble.
@@ -73,8 +74,8 @@ func inBubble(t *testing.T, test func(g *rig)) {
 	})
 }
 
-func idOf(partition int32, offset int64) store.DeadLetterID {
-	return store.DeadLetterID{Topic: schemas.DeadLetterTopic(theSource), Partition: partition, Offset: offset}
+func idOf(partition int32, offset int64) deadletters.ID {
+	return deadletters.ID{Topic: schemas.DeadLetterTopic(theSource), Partition: partition, Offset: offset}
 }
 
 // value returns the encoded request of an entity.
@@ -91,11 +92,11 @@ func (g *rig) value(of schemas.Entity, params map[string]string) []byte {
 
 // deadLetter adds a dead letter with the current time to the topic, and its row to the database. The
 // functions in change can modify both before they are stored.
-func (g *rig) deadLetter(id store.DeadLetterID, change ...func(*store.DeadLetter, *ReadResult)) {
+func (g *rig) deadLetter(id deadletters.ID, change ...func(*deadletters.DeadLetter, *ReadResult)) {
 	g.Helper()
 	of := schemas.Entity{Source: theSource, Facet: "character", Key: fmt.Sprintf("%d-%d", id.Partition, id.Offset)}
 	read := ReadResult{DeadLetter: schemas.DeadLetter{Value: g.value(of, nil), Reason: schemas.Upstream5xx, Time: time.Now()}}
-	l := store.DeadLetter{DeadLetterID: id, Entity: of, Reason: schemas.Upstream5xx, Error: "it failed", Fingerprint: "f", At: time.Now()}
+	l := deadletters.DeadLetter{ID: id, Entity: of, Reason: schemas.Upstream5xx, Error: "it failed", Fingerprint: "f", At: time.Now()}
 	for _, c := range change {
 		c(&l, &read)
 	}
@@ -144,7 +145,7 @@ func (g *rig) wantEachEnqueuedOnce(n int) {
 	}
 }
 
-func (g *rig) job(id string) store.DLQJob {
+func (g *rig) job(id string) deadletters.Job {
 	g.Helper()
 	j, err := g.db.Job(g.Context(), id)
 	if err != nil {
@@ -154,25 +155,25 @@ func (g *rig) job(id string) store.DLQJob {
 }
 
 // waitUntilDone waits until a job is done.
-func (g *rig) waitUntilDone(id string) store.DLQJob {
+func (g *rig) waitUntilDone(id string) deadletters.Job {
 	g.Helper()
 	for since := time.Now(); time.Since(since) < 24*time.Hour; <-time.After(time.Second) {
-		if j := g.job(id); j.State == store.JobDone {
+		if j := g.job(id); j.State == deadletters.JobDone {
 			return j
 		}
 	}
 	g.Fatalf("job is not done after 24 h: %+v", g.job(id))
-	return store.DLQJob{}
+	return deadletters.Job{}
 }
 
 // wantCounts fails the test unless the job has these counts. It also checks that done rows of
 // dead_letters have the job's ID.
-func (g *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
+func (g *rig) wantCounts(j deadletters.Job, done int64, refused map[string]int64) {
 	g.Helper()
 	if j.Done != done || !maps.Equal(j.Refused, refused) {
 		g.Errorf("job: got %d done, refused %v, want %d and %v", j.Done, j.Refused, done, refused)
 	}
-	all, err := g.db.DeadLetters(g.Context(), store.DeadLetterFilter{Source: theSource, Handled: store.HandledDeadLetters}, store.DeadLetter{}, 100_000)
+	all, err := g.db.DeadLetters(g.Context(), deadletters.Filter{Source: theSource, Handled: deadletters.Handled}, deadletters.DeadLetter{}, 100_000)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -305,11 +306,11 @@ func withFault[T any](ctx context.Context, p *process, what string, f func() (T,
 }
 
 // start creates a job. It does not wait for the job.
-func (p *process) start(o JobSpec) store.DLQJob {
+func (p *process) start(o JobSpec) deadletters.Job {
 	p.rig.Helper()
 	o.Filter.Source = theSource
-	o.Kind = cmp.Or(o.Kind, store.ReplayJob)
-	if o.Kind == store.ReplayJob {
+	o.Kind = cmp.Or(o.Kind, deadletters.ReplayJob)
+	if o.Kind == deadletters.ReplayJob {
 		o.Lane = cmp.Or(o.Lane, schemas.Low)
 	}
 	j, err := p.StartJob(p.rig.Context(), o, "me")

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 var seedCount = flag.Uint64("seeds", 0, "number of seeds for each random test; 0: as many as fit into make test")
@@ -107,7 +107,7 @@ func (o *torture) keepTwoProcesses(id string) {
 			}
 		}
 		if o.chance(5) { // stop the job and resume it
-			for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
+			for _, to := range []deadletters.JobState{deadletters.JobStopped, deadletters.JobRunning} {
 				if _, err := running[0].rig.switchJob(id, to); err != nil {
 					return // the job is done, so no process is needed any more
 				}
@@ -119,7 +119,7 @@ func (o *torture) keepTwoProcesses(id string) {
 }
 
 // switchJob changes the state of a job by a call to another process.
-func (g *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
+func (g *rig) switchJob(id string, to deadletters.JobState) (deadletters.Job, error) {
 	other := g.process()
 	defer other.kill()
 	return other.SetJobState(g.Context(), id, to, "me")
@@ -145,10 +145,10 @@ func (g *rig) runTorture(seed uint64) {
 		switch o.rand.IntN(10) {
 		case 0:
 			want[RefusedUndecodable]++
-			g.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
+			g.deadLetter(id, func(_ *deadletters.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
 		case 1:
 			want[RefusedLimit]++
-			g.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) {
+			g.deadLetter(id, func(_ *deadletters.DeadLetter, r *ReadResult) {
 				r.DeadLetter.Headers = schemas.ReplayMark{ID: "x", Count: schemas.MaxReplays}.Headers()
 			})
 		case 2:
@@ -167,8 +167,8 @@ func (g *rig) runTorture(seed uint64) {
 	job := first.start(JobSpec{Rate: rate})
 	first.kill()
 	o.keepTwoProcesses(job.ID)
-	if g.job(job.ID).State == store.JobStopped {
-		if _, err := g.switchJob(job.ID, store.JobRunning); err != nil {
+	if g.job(job.ID).State == deadletters.JobStopped {
+		if _, err := g.switchJob(job.ID, deadletters.JobRunning); err != nil {
 			g.Fatal(err)
 		}
 	}

@@ -63,7 +63,10 @@ func TestWhatTheMapNamesExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folders := map[string]string{"postgres": "store/postgres", "announced": "source/announced"}
+	folders := map[string]string{"announced": "source/announced"}
+	for _, name := range []string{"deadletters", "postgres", "prefetched", "shared", "sqlite"} {
+		folders[name] = "store/" + name
+	}
 	known := map[string][]string{}
 	checked := 0
 	for _, m := range regexp.MustCompile("`([a-z]+)[./]([A-Za-z_.*]+)`").FindAllStringSubmatch(string(text), -1) {

@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // kcatRecord is a line of kcat's JSON output.
@@ -89,7 +89,7 @@ func expectHeaders(t *testing.T, record kcatRecord) {
 
 // replay creates a DLQ job that replays all open dead letters. rate is the number of replays per
 // second; 0 means the configured rate.
-func (f *fleet) replay(api string, rate int) (j store.DLQJob) {
+func (f *fleet) replay(api string, rate int) (j deadletters.Job) {
 	f.Helper()
 	body := fmt.Sprintf(`{"kind":"REPLAY","lane":"LOW","rate":%d}`, rate)
 	req, err := http.NewRequestWithContext(f.Context(), http.MethodPost, api+"/admin/v1/dlq/"+f.Source+"/jobs", strings.NewReader(body))
@@ -128,11 +128,11 @@ func (f *fleet) writeDeadLetters(n int) {
 	f.check(client.ProduceSync(f.Context(), records...).FirstErr())
 	var entries pgx.Batch
 	for i, r := range records {
-		l := store.DeadLetter{
-			DeadLetterID: store.DeadLetterID{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}, At: at,
+		l := deadletters.DeadLetter{
+			ID: deadletters.ID{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}, At: at,
 			Entity: schemas.Entity{Source: f.Source, Facet: "character", Key: fmt.Sprint("k", i)}, Reason: schemas.Upstream5xx,
 		}
-		entries.Queue(store.InsertDeadLetter, l.InsertArgs()...)
+		entries.Queue(deadletters.Insert, l.InsertArgs()...)
 	}
 	f.check(f.db.SendBatch(f.Context(), &entries).Close())
 }

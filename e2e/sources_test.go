@@ -24,6 +24,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/store/postgres"
 )
 
@@ -298,9 +299,9 @@ func (c *testSource) deadLetters() int {
 }
 
 // indexed returns the source's open dead letters from the index in the database.
-func (c *testSource) indexed() []store.DeadLetter {
+func (c *testSource) indexed() []deadletters.DeadLetter {
 	c.T.Helper()
-	all, err := c.store.DeadLetters(c.T.Context(), store.DeadLetterFilter{Source: c.source, Handled: store.OpenDeadLetters}, store.DeadLetter{}, 1000)
+	all, err := c.store.DeadLetters(c.T.Context(), deadletters.Filter{Source: c.source, Handled: deadletters.Open}, deadletters.DeadLetter{}, 1000)
 	c.must(err)
 	return all
 }

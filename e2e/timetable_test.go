@@ -9,8 +9,8 @@ import (
 
 	"github.com/freshet/freshet/e2e/harness"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/postgres"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // timetable is an installation with registered entities that become due once, and then not again for
@@ -52,11 +52,11 @@ func newTimetable(t *testing.T, n, perSecond int, within time.Duration, setUp ..
 // which begins at `now`.
 func (tt *timetable) register(prefix string, n int, now time.Time, within time.Duration) {
 	tt.Helper()
-	var all []store.RegisteredEntity
+	var all []prefetched.RegisteredEntity
 	for i, key := range harness.Keys(prefix, n) {
 		at := now.Add(time.Duration(i) * within / time.Duration(n))
 		entity := schemas.Entity{Source: tt.Source, Facet: "character", Key: key}
-		all = append(all, store.RegisteredEntity{Entity: entity, Tier: store.Cold, Enabled: true, Due: at})
+		all = append(all, prefetched.RegisteredEntity{Entity: entity, Tier: prefetched.Cold, Enabled: true, Due: at})
 		tt.keys = append(tt.keys, key)
 		if at.After(tt.last) {
 			tt.last = at

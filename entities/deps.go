@@ -8,6 +8,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Deps are the dependencies of Entities.
@@ -35,22 +36,22 @@ type Registrations interface {
 	// RegisterEntities registers entities, and returns how many were new. For an entity that is
 	// registered already it replaces params, pinned and enabled. It replaces the tier only if the
 	// new registration is pinned.
-	RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error)
+	RegisterEntities(ctx context.Context, all []prefetched.RegisteredEntity) (added int, err error)
 	// Entities returns at most "limit" registered entities that match the filter, in the order of
 	// source, facet and key. The result starts after the entity "after".
-	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
+	Entities(ctx context.Context, filter prefetched.Filter, after schemas.Entity, limit int) ([]prefetched.RegisteredEntity, error)
 	// CountEntities counts the registered entities that match the filter. If exact is false, n is
 	// an estimate.
-	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
+	CountEntities(ctx context.Context, filter prefetched.Filter) (n int64, exact bool, err error)
 	// EnableEntities enables or disables the entities with these keys, in the filter's source and
 	// facet. It returns how many registrations it changed.
-	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
+	EnableEntities(ctx context.Context, filter prefetched.Filter, keys []string, enabled bool) (int, error)
 }
 
 // Pins pins and unpins the tiers of entities.
 type Pins interface {
 	// PinEntities and UnpinEntities return how many registrations they changed.
-	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
+	PinEntities(ctx context.Context, of []schemas.Entity, tier prefetched.Tier) (int, error)
 	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
 }
 
@@ -58,11 +59,11 @@ type Pins interface {
 type Reads interface {
 	// BringForward moves the due times of entities to earlier times. It ignores an entity whose
 	// stored due time is already earlier.
-	BringForward(ctx context.Context, all []store.DueTime) error
+	BringForward(ctx context.Context, all []prefetched.DueTime) error
 	// ObserveReads adds the numbers of reads to the registered entities, and registers unknown
 	// entities. For each entity it calls `risen` with the numbers of reads before and after the
 	// addition. If the result is true, the entity becomes due at once.
-	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
+	ObserveReads(ctx context.Context, reads []prefetched.EntityReads, risen prefetched.RefreshNowFunc) error
 }
 
 // Deletion deletes snapshots, and writes audit entries.
@@ -110,10 +111,10 @@ type Schedule interface {
 	Prefetches(facet string) bool
 	// FirstDue returns the first due time of an entity that is registered now. prefetched is false
 	// if its facet is not prefetched.
-	FirstDue(r store.RegisteredEntity, now time.Time) (due time.Time, prefetched bool)
+	FirstDue(r prefetched.RegisteredEntity, now time.Time) (due time.Time, prefetched bool)
 	// ReadsMakeDue reports whether an entity becomes due at once because its number of reads has
 	// risen from "before" to "after".
-	ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool
+	ReadsMakeDue(r prefetched.RegisteredEntity, before, after float64) bool
 }
 
 // Notifier notifies schedulers of due entities and query services of deleted snapshots.

@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 const (
@@ -97,7 +97,7 @@ func (s *Entities) enableHandler(enabled bool) admin.Handle {
 	}
 }
 
-func (s *Entities) checkEnable(o EnableRequest) (store.EntityFilter, error) {
+func (s *Entities) checkEnable(o EnableRequest) (prefetched.Filter, error) {
 	var err error
 	switch {
 	case o.Source == "":
@@ -116,12 +116,12 @@ func (s *Entities) checkEnable(o EnableRequest) (store.EntityFilter, error) {
 		}
 	}
 	if err != nil {
-		return store.EntityFilter{}, problem.Body(err)
+		return prefetched.Filter{}, problem.Body(err)
 	}
 	return s.filter(o.selection)
 }
 
-func (s *Entities) enableKeys(ctx context.Context, f store.EntityFilter, keys []string, enabled bool) (admin.Answer, error) {
+func (s *Entities) enableKeys(ctx context.Context, f prefetched.Filter, keys []string, enabled bool) (admin.Answer, error) {
 	n, err := s.Store.EnableEntities(ctx, f, keys, enabled)
 	if err == nil && enabled && n > 0 {
 		// This function does not know the due times of the enabled entities. So it wakes the
@@ -134,7 +134,7 @@ func (s *Entities) enableKeys(ctx context.Context, f store.EntityFilter, keys []
 // enablePage reads at most maxRowsScanned registered entities that follow the entity "after", and
 // enables or disables the matching entities. Before the change it calls "audit" with the number of
 // matching entities, unless none matches.
-func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, audit func(n int) error) (admin.Answer, error) {
+func (s *Entities) enablePage(ctx context.Context, f prefetched.Filter, after schemas.Entity, enabled bool, audit func(n int) error) (admin.Answer, error) {
 	other := !enabled
 	f.Enabled = &other
 	found, next, err := s.page(ctx, f, after, maxRowsScanned)
@@ -158,7 +158,7 @@ func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after s
 				first = found[i].Due
 			}
 		}
-		n, err := s.Store.EnableEntities(ctx, store.EntityFilter{Source: f.Source, Facet: facet}, keys, enabled)
+		n, err := s.Store.EnableEntities(ctx, prefetched.Filter{Source: f.Source, Facet: facet}, keys, enabled)
 		if err != nil {
 			return admin.Answer{}, err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Entities manages the registrations of all sources. Its methods may be called concurrently.
@@ -46,15 +47,15 @@ func (s *Entities) Handler() http.Handler {
 	}.Handler()
 }
 
-var tiers = []string{"hot", "warm", "cold"} // names of the tiers; the index is the store.Tier
+var tiers = []string{"hot", "warm", "cold"} // names of the tiers; the index is the prefetched.Tier
 
 // tierOf parses the name of a tier.
-func tierOf(word string) (store.Tier, error) {
+func tierOf(word string) (prefetched.Tier, error) {
 	i := slices.Index(tiers, word)
 	if i < 0 {
 		return 0, fmt.Errorf("the tier %.20q must be hot, warm or cold", word)
 	}
-	return store.Tier(i), nil
+	return prefetched.Tier(i), nil
 }
 
 // Entity is a registered entity in a response of the admin API, as JSON.
@@ -76,7 +77,7 @@ type Entity struct {
 	WatchedSeconds float64    `json:"watchedSeconds"`
 }
 
-func entityOf(r store.RegisteredEntity) Entity {
+func entityOf(r prefetched.RegisteredEntity) Entity {
 	e := Entity{
 		Source: r.Entity.Source, Facet: r.Entity.Facet, Key: r.Entity.Key, Params: r.Params,
 		Tier: tiers[r.Tier], Pinned: r.Pinned, Enabled: r.Enabled, DueAt: r.Due.UTC(),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // brokenStore is a store in which one method fails.
@@ -26,11 +27,11 @@ func (s *brokenStore) errorOf(method string) error {
 	return nil
 }
 
-func (s *brokenStore) BringForward(ctx context.Context, all []store.DueTime) error {
+func (s *brokenStore) BringForward(ctx context.Context, all []prefetched.DueTime) error {
 	return errors.Join(s.errorOf("BringForward"), s.Store.BringForward(ctx, all))
 }
 
-func (s *brokenStore) PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error) {
+func (s *brokenStore) PinEntities(ctx context.Context, of []schemas.Entity, tier prefetched.Tier) (int, error) {
 	if err := s.errorOf("PinEntities"); err != nil {
 		return 0, err
 	}
@@ -44,28 +45,28 @@ func (s *brokenStore) UnpinEntities(ctx context.Context, of []schemas.Entity) (i
 	return s.Store.UnpinEntities(ctx, of)
 }
 
-func (s *brokenStore) Entities(ctx context.Context, f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
+func (s *brokenStore) Entities(ctx context.Context, f prefetched.Filter, after schemas.Entity, limit int) ([]prefetched.RegisteredEntity, error) {
 	if err := s.errorOf("Entities"); err != nil {
 		return nil, err
 	}
 	return s.Store.Entities(ctx, f, after, limit)
 }
 
-func (s *brokenStore) CountEntities(ctx context.Context, f store.EntityFilter) (int64, bool, error) {
+func (s *brokenStore) CountEntities(ctx context.Context, f prefetched.Filter) (int64, bool, error) {
 	if err := s.errorOf("CountEntities"); err != nil {
 		return 0, false, err
 	}
 	return s.Store.CountEntities(ctx, f)
 }
 
-func (s *brokenStore) EnableEntities(ctx context.Context, f store.EntityFilter, keys []string, enabled bool) (int, error) {
+func (s *brokenStore) EnableEntities(ctx context.Context, f prefetched.Filter, keys []string, enabled bool) (int, error) {
 	if err := s.errorOf("EnableEntities"); err != nil {
 		return 0, err
 	}
 	return s.Store.EnableEntities(ctx, f, keys, enabled)
 }
 
-func (s *brokenStore) ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error {
+func (s *brokenStore) ObserveReads(ctx context.Context, reads []prefetched.EntityReads, risen prefetched.RefreshNowFunc) error {
 	if err := s.errorOf("ObserveReads"); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // fill registers six entities: three of the facet nexon/a, two of the facet nexon/b, and one of the
@@ -44,11 +45,11 @@ func TestList_FiltersAndPages(t *testing.T) {
 
 func TestList_ScansInBoundedParts(t *testing.T) {
 	r := newRig(t)
-	all := make([]store.RegisteredEntity, 2*maxRowsScanned+7)
+	all := make([]prefetched.RegisteredEntity, 2*maxRowsScanned+7)
 	for i := range all {
-		all[i] = store.RegisteredEntity{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprintf("%06d", i)}, Tier: store.Cold, Due: start}
+		all[i] = prefetched.RegisteredEntity{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprintf("%06d", i)}, Tier: prefetched.Cold, Due: start}
 	}
-	all[0].Tier, all[len(all)-1].Tier = store.Hot, store.Hot
+	all[0].Tier, all[len(all)-1].Tier = prefetched.Hot, prefetched.Hot
 	if _, err := r.db.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
@@ -123,9 +124,9 @@ func TestEnable_ByFilterAndByKeys(t *testing.T) {
 func TestEnable_AuditsEachRequest(t *testing.T) {
 	r := newRig(t)
 	const n = 2*maxRowsScanned + 7
-	all := make([]store.RegisteredEntity, n)
+	all := make([]prefetched.RegisteredEntity, n)
 	for i := range all {
-		all[i] = store.RegisteredEntity{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprint(i)}, Enabled: true, Due: start.Add(time.Duration(i) * time.Second), Tier: store.Tier(i % 3)}
+		all[i] = prefetched.RegisteredEntity{Entity: schemas.Entity{Source: "nexon", Facet: "a", Key: fmt.Sprint(i)}, Enabled: true, Due: start.Add(time.Duration(i) * time.Second), Tier: prefetched.Tier(i % 3)}
 	}
 	if _, err := r.db.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 const (
@@ -34,8 +34,8 @@ type selection struct {
 
 // filter returns the store's filter of a selection, or a problem if the configuration has no such
 // source or facet.
-func (s *Entities) filter(c selection) (f store.EntityFilter, err error) {
-	f = store.EntityFilter{Source: c.Source, Facet: c.Facet, KeyPrefix: c.Prefix, Enabled: c.enabled}
+func (s *Entities) filter(c selection) (f prefetched.Filter, err error) {
+	f = prefetched.Filter{Source: c.Source, Facet: c.Facet, KeyPrefix: c.Prefix, Enabled: c.enabled}
 	bad := func(format string, args ...any) error {
 		return problem.New(http.StatusBadRequest, problem.BadFilter, fmt.Sprintf(format, args...))
 	}
@@ -67,11 +67,11 @@ func (s *Entities) filter(c selection) (f store.EntityFilter, err error) {
 
 // filterOf reads a filter from a query string. A parameter of the query must belong to the filter
 // or be named in "others".
-func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFilter, error) {
+func (s *Entities) filterOf(query url.Values, others ...string) (prefetched.Filter, error) {
 	known := append([]string{"source", "facet", "tier", "enabled", "prefix"}, others...)
 	for name := range query {
 		if !slices.Contains(known, name) {
-			return store.EntityFilter{}, problem.New(http.StatusBadRequest, problem.BadFilter, fmt.Sprintf("There is no parameter %.40q; there are %s.", name, strings.Join(known, ", ")))
+			return prefetched.Filter{}, problem.New(http.StatusBadRequest, problem.BadFilter, fmt.Sprintf("There is no parameter %.40q; there are %s.", name, strings.Join(known, ", ")))
 		}
 	}
 	c := selection{Source: query.Get("source"), Facet: query.Get("facet"), Tier: query.Get("tier"), Prefix: query.Get("prefix")}
@@ -81,7 +81,7 @@ func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFil
 		c.enabled = &enabled
 	case "":
 	default:
-		return store.EntityFilter{}, problem.New(http.StatusBadRequest, problem.BadFilter, fmt.Sprintf("enabled is %.20q; it must be true or false.", word))
+		return prefetched.Filter{}, problem.New(http.StatusBadRequest, problem.BadFilter, fmt.Sprintf("enabled is %.20q; it must be true or false.", word))
 	}
 	return s.filter(c)
 }
@@ -122,8 +122,8 @@ func (s *Entities) list(r *http.Request) (admin.Answer, error) {
 // the cursor of the next page. The database selects by source, facet and key prefix, which an index
 // covers. The function page checks the other conditions. In SQL they could make the database scan
 // millions of rows if few rows match.
-func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas.Entity, limit int) (found []store.RegisteredEntity, next *string, err error) {
-	together := store.EntityFilter{Source: f.Source, Facet: f.Facet}
+func (s *Entities) page(ctx context.Context, f prefetched.Filter, after schemas.Entity, limit int) (found []prefetched.RegisteredEntity, next *string, err error) {
+	together := prefetched.Filter{Source: f.Source, Facet: f.Facet}
 	if f.Facet != "" {
 		together.KeyPrefix = f.KeyPrefix
 	}
@@ -151,7 +151,7 @@ func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas
 
 // chosen reports whether an entity matches the tier, the key prefix and the field Enabled of the
 // filter. The database has already checked source and facet.
-func chosen(f store.EntityFilter, r store.RegisteredEntity) bool {
+func chosen(f prefetched.Filter, r prefetched.RegisteredEntity) bool {
 	return (f.Tier == nil || *f.Tier == r.Tier) && (f.Enabled == nil || *f.Enabled == r.Enabled) && strings.HasPrefix(r.Entity.Key, f.KeyPrefix)
 }
 

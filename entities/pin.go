@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // PinRequest names entities to pin to a tier, or to unpin. Reads don't change the tier of a pinned
@@ -71,9 +71,9 @@ func (s *Entities) pinHandler(pin bool) admin.Handle {
 		if answer.Changed, err = s.Store.PinEntities(r.Context(), of, tier); err != nil {
 			return admin.Answer{}, err
 		}
-		all := make([]store.RegisteredEntity, len(of))
+		all := make([]prefetched.RegisteredEntity, len(of))
 		for i, e := range of {
-			all[i] = store.RegisteredEntity{Entity: e, Tier: tier, Pinned: true}
+			all[i] = prefetched.RegisteredEntity{Entity: e, Tier: tier, Pinned: true}
 			all[i].Due, _ = src.Schedule.FirstDue(all[i], s.Now())
 		}
 		if err := s.bringForward(r.Context(), all); err != nil {
@@ -121,11 +121,11 @@ func (s *Entities) checkPin(p PinRequest, pin bool) (Source, error) {
 
 // bringForward moves the due times of newly pinned entities forward to the due times in "all",
 // which follow from the new tier. In its previous tier an entity may have been due much later.
-func (s *Entities) bringForward(ctx context.Context, all []store.RegisteredEntity) error {
-	var due []store.DueTime
+func (s *Entities) bringForward(ctx context.Context, all []prefetched.RegisteredEntity) error {
+	var due []prefetched.DueTime
 	for _, r := range all {
 		if r.Pinned {
-			due = append(due, store.DueTime{Entity: r.Entity, At: r.Due})
+			due = append(due, prefetched.DueTime{Entity: r.Entity, At: r.Due})
 		}
 	}
 	if len(due) == 0 {
@@ -135,6 +135,6 @@ func (s *Entities) bringForward(ctx context.Context, all []store.RegisteredEntit
 }
 
 // earliest returns the earliest due time of the entities.
-func earliest(all []store.RegisteredEntity) time.Time {
-	return slices.MinFunc(all, func(a, b store.RegisteredEntity) int { return a.Due.Compare(b.Due) }).Due
+func earliest(all []prefetched.RegisteredEntity) time.Time {
+	return slices.MinFunc(all, func(a, b prefetched.RegisteredEntity) int { return a.Due.Compare(b.Due) }).Due
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // entity returns the entity with this key, as the list of the API shows it.
@@ -46,8 +46,8 @@ func TestRegister_UnpinsAnEntityThatNamesNoTier(t *testing.T) {
 func TestRegister_MakesAPinnedEntityDueByItsTier(t *testing.T) {
 	r := newRig(t)
 	e := schemas.Entity{Source: "nexon", Facet: "a", Key: "k"}
-	late := store.RegisteredEntity{Entity: e, Tier: store.Cold, Enabled: true, Due: start.Add(168 * time.Hour)}
-	if _, err := r.db.RegisterEntities(t.Context(), []store.RegisteredEntity{late}); err != nil {
+	late := prefetched.RegisteredEntity{Entity: e, Tier: prefetched.Cold, Enabled: true, Due: start.Add(168 * time.Hour)}
+	if _, err := r.db.RegisterEntities(t.Context(), []prefetched.RegisteredEntity{late}); err != nil {
 		t.Fatal(err)
 	}
 	r.put("a", `{"key":"k"}`)
@@ -116,7 +116,7 @@ func TestPin_RejectsInvalidRequests(t *testing.T) {
 func TestFold_SpellingsAreOneEntity(t *testing.T) {
 	r := newRig(t)
 	r.put("b", `{"key":"Ab"}`, `{"key":"aB"}`)
-	registered, err := r.db.Entities(t.Context(), store.EntityFilter{Source: "nexon", Facet: "b"}, schemas.Entity{}, 10)
+	registered, err := r.db.Entities(t.Context(), prefetched.Filter{Source: "nexon", Facet: "b"}, schemas.Entity{}, 10)
 	if err != nil || len(registered) != 1 || registered[0].Entity.Key != "ab" {
 		t.Fatalf("registered: got %+v (%v), want ab once", registered, err)
 	}
@@ -125,7 +125,7 @@ func TestFold_SpellingsAreOneEntity(t *testing.T) {
 	if got := r.ok(http.MethodGet, "/entities?source=nexon&facet=b&prefix=A", ""); !strings.Contains(got.text, `"ab"`) {
 		t.Errorf("list of the prefix A: got %s, want ab", got.text)
 	}
-	registered, err = r.db.Entities(t.Context(), store.EntityFilter{Source: "nexon", Facet: "b"}, schemas.Entity{}, 10)
+	registered, err = r.db.Entities(t.Context(), prefetched.Filter{Source: "nexon", Facet: "b"}, schemas.Entity{}, 10)
 	if err != nil || len(registered) != 1 || registered[0].Enabled || !registered[0].Pinned {
 		t.Errorf("after disable and pin of another spelling: got %+v (%v), want it disabled and pinned", registered, err)
 	}

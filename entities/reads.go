@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // ReadCount is the number of reads of an entity.
@@ -26,14 +26,14 @@ func (s *Entities) Counts(source, facet string) bool {
 // reads have risen enough become due at once.
 func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error {
 	now := s.Now()
-	var counted []store.EntityReads
+	var counted []prefetched.EntityReads
 	first := map[string]time.Time{}
 	for _, read := range reads {
 		src, known := s.Sources[read.Entity.Source]
 		if !known {
 			continue
 		}
-		c := store.EntityReads{Entity: read.Entity, Count: read.Count, At: until, Tier: store.Cold}
+		c := prefetched.EntityReads{Entity: read.Entity, Count: read.Count, At: until, Tier: prefetched.Cold}
 		var prefetched bool
 		if c.Due, prefetched = src.Schedule.FirstDue(c.RegisteredEntity(), now); !prefetched {
 			continue
@@ -46,7 +46,7 @@ func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until tim
 	if len(counted) == 0 {
 		return nil
 	}
-	risen := func(r store.RegisteredEntity, before, after float64) bool {
+	risen := func(r prefetched.RegisteredEntity, before, after float64) bool {
 		rises := s.Sources[r.Entity.Source].Schedule.ReadsMakeDue(r, before, after)
 		if rises {
 			first[r.Entity.Source] = until

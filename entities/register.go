@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 const (
@@ -144,7 +144,7 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 			return admin.Answer{}, err
 		}
 	}
-	if added > 0 || slices.ContainsFunc(all, func(r store.RegisteredEntity) bool { return r.Pinned }) {
+	if added > 0 || slices.ContainsFunc(all, func(r prefetched.RegisteredEntity) bool { return r.Pinned }) {
 		s.Notifier.WakeAt(r.Context(), b.Source, earliest(all))
 	}
 	return admin.Answer{Body: RegisterResult{added, n - added}}, nil
@@ -157,9 +157,9 @@ func notPrefetched(source, facet string) error {
 
 // registered converts the entities of a request for the store. If entities are invalid, it returns
 // one problem with all errors.
-func (s *Entities) registered(b RegisterRequest, src Source) ([]store.RegisteredEntity, error) {
+func (s *Entities) registered(b RegisterRequest, src Source) ([]prefetched.RegisteredEntity, error) {
 	now := s.Now()
-	all := make([]store.RegisteredEntity, len(b.Entities))
+	all := make([]prefetched.RegisteredEntity, len(b.Entities))
 	var wrong []problem.Error
 	var named []string
 	mistakes := 0
@@ -194,8 +194,8 @@ func (s *Entities) registered(b RegisterRequest, src Source) ([]store.Registered
 
 // registered returns the entity of the spec for the store. A hash of the entity determines its
 // first due time, so that the entities of a large import are not all due at the same time.
-func (o EntitySpec) registered(e schemas.Entity, src Source, now time.Time) store.RegisteredEntity {
-	r := store.RegisteredEntity{Entity: e, Params: o.Params, Tier: store.Cold, Enabled: o.Enabled == nil || *o.Enabled}
+func (o EntitySpec) registered(e schemas.Entity, src Source, now time.Time) prefetched.RegisteredEntity {
+	r := prefetched.RegisteredEntity{Entity: e, Params: o.Params, Tier: prefetched.Cold, Enabled: o.Enabled == nil || *o.Enabled}
 	if o.Tier != "" {
 		r.Tier, _ = tierOf(o.Tier) // no error is possible: Check has rejected unknown tiers
 		r.Pinned = true

@@ -18,6 +18,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/schemas/openapitest"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -45,7 +46,7 @@ type failingStore struct {
 	rig *rig
 }
 
-func (s failingStore) RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (int, error) {
+func (s failingStore) RegisterEntities(ctx context.Context, all []prefetched.RegisteredEntity) (int, error) {
 	if s.rig.down {
 		return 0, errDown
 	}
@@ -65,13 +66,13 @@ type fakeSchedule []string
 
 func (f fakeSchedule) Prefetches(facet string) bool { return slices.Contains(f, facet) }
 
-func (f fakeSchedule) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
+func (f fakeSchedule) FirstDue(r prefetched.RegisteredEntity, now time.Time) (time.Time, bool) {
 	return now.Add(time.Hour + time.Duration(len(r.Entity.Key))*time.Second), f.Prefetches(r.Entity.Facet)
 }
 
 // ReadsMakeDue returns true for the tenth read of a cold entity.
-func (f fakeSchedule) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
-	return r.Tier == store.Cold && before < 10 && after >= 10
+func (f fakeSchedule) ReadsMakeDue(r prefetched.RegisteredEntity, before, after float64) bool {
+	return r.Tier == prefetched.Cold && before < 10 && after >= 10
 }
 
 // keyRules implements Keys, and rejects keys with a space.

@@ -11,6 +11,7 @@ import (
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // StateReader reads snapshots and failures of entities.
@@ -58,7 +59,7 @@ func readState(s Deps, r *http.Request) (admin.Answer, error) {
 	var out State
 	// Among all keys that begin with the entity's key, that key itself sorts first.
 	e = fold(s.Sources, e)
-	registered, err := s.Store.Entities(r.Context(), store.EntityFilter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
+	registered, err := s.Store.Entities(r.Context(), prefetched.Filter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
 	if err != nil {
 		return admin.Answer{}, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // stateOf requests the state of an entity.
@@ -33,7 +34,7 @@ func (r *rig) write(w store.Write) {
 func TestState_HasLastFetchAndRegistration(t *testing.T) {
 	r := newRig(t)
 	e := schemas.Entity{Source: "nexon", Facet: "a", Key: "x/y"}
-	if _, err := r.db.RegisterEntities(t.Context(), []store.RegisteredEntity{{Entity: e, Enabled: true, Due: start.Add(time.Hour)}}); err != nil {
+	if _, err := r.db.RegisterEntities(t.Context(), []prefetched.RegisteredEntity{{Entity: e, Enabled: true, Due: start.Add(time.Hour)}}); err != nil {
 		t.Fatal(err)
 	}
 	r.write(store.Write{Entity: e, Kind: store.KindNotFound, Version: 5, CheckedAt: start})

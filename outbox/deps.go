@@ -6,6 +6,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Store has the methods of the database that a Relay calls, in addition to Events.
@@ -39,5 +40,5 @@ type Enqueuer interface {
 	// Trigger enqueues each request in the LOW lane as a strict request: a fetch must begin after
 	// the request. A request with a Depth is relaxed: it comes from a link, and any fetch satisfies it. It returns the requests that must be enqueued again. A request that a hold
 	// rejects is not returned.
-	Trigger(ctx context.Context, requests []store.ClaimedRequest) (left []store.ClaimedRequest)
+	Trigger(ctx context.Context, requests []prefetched.ClaimedRequest) (left []prefetched.ClaimedRequest)
 }

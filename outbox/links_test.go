@@ -8,6 +8,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // linking returns events with one link to each key of the facet "general". All links have this depth. A
@@ -24,7 +25,7 @@ func TestLink_RequestsOtherKeysWithDepth(t *testing.T) {
 	r.write(general("stale"), start.Add(-time.Hour), "x", store.OutboxEvents{})
 	r.write(progress("a"), start, "x", linking(2, "b", "stale"))
 	r.deliverAt(start)
-	want := []store.ClaimedRequest{{Entity: general("b"), Depth: 2}, {Entity: general("stale"), Depth: 2, Version: start.Add(-time.Hour).UnixMicro()}}
+	want := []prefetched.ClaimedRequest{{Entity: general("b"), Depth: 2}, {Entity: general("stale"), Depth: 2, Version: start.Add(-time.Hour).UnixMicro()}}
 	if !reflect.DeepEqual(r.enqueuer.requests, want) {
 		t.Errorf("requested: got %+v, want %+v", r.enqueuer.requests, want)
 	}
@@ -78,7 +79,7 @@ func TestLink_BesideTriggerIsStrict(t *testing.T) {
 		r.write(progress("a"), at, "x", linking(1, "b"))
 		r.write(progress("b"), other, "x", triggering(0, params))
 		r.deliverAt(start.Add(time.Minute))
-		if want := []store.ClaimedRequest{{Entity: general("b"), Params: params}}; !reflect.DeepEqual(r.enqueuer.requests, want) {
+		if want := []prefetched.ClaimedRequest{{Entity: general("b"), Params: params}}; !reflect.DeepEqual(r.enqueuer.requests, want) {
 			t.Errorf("link first %v: got %+v, want %+v", linkFirst, r.enqueuer.requests, want)
 		}
 	}
@@ -106,7 +107,7 @@ func TestLink_SurvivesACrash(t *testing.T) {
 func TestLink_ManyTargetsAreAllRequested(t *testing.T) {
 	r := newRig(t)
 	accepted := 0
-	r.enqueuer.leaves = func(store.ClaimedRequest) bool { accepted++; return accepted > 700 }
+	r.enqueuer.leaves = func(prefetched.ClaimedRequest) bool { accepted++; return accepted > 700 }
 	var want []schemas.Entity
 	for n := range 4 {
 		var keys []string

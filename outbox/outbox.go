@@ -17,6 +17,7 @@ import (
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 const (
@@ -195,7 +196,7 @@ func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
 type target struct {
 	// request is the request that refreshes the target. It has the params of the latest change, and the
 	// lowest depth of the triggers.
-	request    store.ClaimedRequest
+	request    prefetched.ClaimedRequest
 	lastChange time.Time
 	triggers   []store.Trigger
 	eventIDs   []int64
@@ -224,7 +225,7 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 			key := targetKey{entity, tr.Every > 0}
 			t := byKey[key]
 			if t == nil {
-				t = &target{request: store.ClaimedRequest{Entity: entity, Depth: tr.Depth}, computed: key.computed}
+				t = &target{request: prefetched.ClaimedRequest{Entity: entity, Depth: tr.Depth}, computed: key.computed}
 				byKey[key], targets = t, append(targets, t)
 			}
 			t.request.Depth = min(t.request.Depth, tr.Depth)
@@ -278,7 +279,7 @@ func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[i
 		}
 		return errors.Join(delayErr, err)
 	}
-	var requests []store.ClaimedRequest
+	var requests []prefetched.ClaimedRequest
 	byEntity := map[schemas.Entity]*target{}
 	for i, t := range targets {
 		if t.fires(states[i], now) {

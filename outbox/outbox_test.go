@@ -22,6 +22,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 var publishChange = store.OutboxEvents{PublishChange: true}
@@ -67,7 +68,7 @@ func TestRelay_PublishesChangeAndRequestsTrigger(t *testing.T) {
 			t.Errorf("published: got %+v, %v\nwant %+v", got, err, want)
 		}
 	}
-	want := []store.ClaimedRequest{{Entity: general("2024가단1"), Params: params, Version: start.Add(-time.Hour).UnixMicro()}}
+	want := []prefetched.ClaimedRequest{{Entity: general("2024가단1"), Params: params, Version: start.Add(-time.Hour).UnixMicro()}}
 	if !reflect.DeepEqual(r.enqueuer.requests, want) {
 		t.Errorf("requested: got %+v, want %+v", r.enqueuer.requests, want)
 	}
@@ -149,7 +150,7 @@ func TestRelay_HangingBrokerDeletesNothing(t *testing.T) {
 
 func TestRelay_KeepsOnlyUnrequestedTriggers(t *testing.T) {
 	r := newRig(t)
-	r.enqueuer.leaves = func(a store.ClaimedRequest) bool { return a.Entity.Key == "b" }
+	r.enqueuer.leaves = func(a prefetched.ClaimedRequest) bool { return a.Entity.Key == "b" }
 	for _, key := range []string{"a", "b", "c"} {
 		both := triggering(0, nil)
 		both.PublishChange = true
@@ -172,7 +173,7 @@ func TestRelay_KeepsOnlyUnrequestedTriggers(t *testing.T) {
 
 func TestRelay_CombinesTriggersOfOneKey(t *testing.T) {
 	r := newRig(t)
-	r.enqueuer.leaves = func(store.ClaimedRequest) bool { return true }
+	r.enqueuer.leaves = func(prefetched.ClaimedRequest) bool { return true }
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
 	for n := range 5 {
 		at := start.Add(time.Duration(n) * time.Second)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // quietly returns events whose trigger refreshes the general facet when no change was stored for 10
@@ -65,7 +66,7 @@ func TestQuiet_SurvivesTheProcess(t *testing.T) {
 
 func TestQuiet_RetriesFailedRequest(t *testing.T) {
 	r := newRig(t)
-	r.enqueuer.leaves = func(store.ClaimedRequest) bool { return true }
+	r.enqueuer.leaves = func(prefetched.ClaimedRequest) bool { return true }
 	r.write(progress("a"), start, "x", quietly())
 	r.deliverAt(start)
 	at := start.Add(10 * time.Second)
@@ -88,7 +89,7 @@ func TestQuiet_DoesNotCountAsLag(t *testing.T) {
 		t.Errorf("lag during the quiet time: got %v, want 0", got)
 	}
 	during := time.Duration(-1)
-	r.enqueuer.leaves = func(store.ClaimedRequest) bool {
+	r.enqueuer.leaves = func(prefetched.ClaimedRequest) bool {
 		during = r.metrics.lag.age(start.Add(16 * time.Second))
 		return true
 	}

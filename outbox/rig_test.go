@@ -20,6 +20,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -80,12 +81,12 @@ func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
 // returns true, as if they could not be enqueued.
 type fakeEnqueuer struct {
 	mu       sync.Mutex
-	leaves   func(store.ClaimedRequest) bool // reports whether Trigger returns the request as not enqueued; nil: Trigger enqueues every request
-	requests []store.ClaimedRequest
+	leaves   func(prefetched.ClaimedRequest) bool // reports whether Trigger returns the request as not enqueued; nil: Trigger enqueues every request
+	requests []prefetched.ClaimedRequest
 	calls    int
 }
 
-func (d *fakeEnqueuer) Trigger(_ context.Context, requests []store.ClaimedRequest) (left []store.ClaimedRequest) {
+func (d *fakeEnqueuer) Trigger(_ context.Context, requests []prefetched.ClaimedRequest) (left []prefetched.ClaimedRequest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls++

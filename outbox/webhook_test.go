@@ -6,6 +6,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // hooked returns a write with the outbox event of a delivery: a trigger that refreshes the entity
@@ -31,7 +32,7 @@ func TestWebhook_ManyDeliveriesCauseTwoRequests(t *testing.T) {
 	r := newRig(t)
 	const deliveries = 10_000
 	at, requests := start, []time.Duration{}
-	r.enqueuer.leaves = func(store.ClaimedRequest) bool {
+	r.enqueuer.leaves = func(prefetched.ClaimedRequest) bool {
 		requests = append(requests, at.Sub(start))
 		for range 3 {
 			r.deliverHook("a", at, "")
@@ -48,7 +49,7 @@ func TestWebhook_ManyDeliveriesCauseTwoRequests(t *testing.T) {
 		}
 	}
 	for range 3 { // deliveries that arrive while the relay enqueues a request are requested later
-		r.enqueuer.leaves = func(store.ClaimedRequest) bool { requests = append(requests, at.Sub(start)); return false }
+		r.enqueuer.leaves = func(prefetched.ClaimedRequest) bool { requests = append(requests, at.Sub(start)); return false }
 		if next, err := r.db.NextOutboxTime(t.Context(), "court"); err != nil {
 			t.Fatal(err)
 		} else if !next.IsZero() {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/schemas/openapitest"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/sqlite"
 	"github.com/freshet/freshet/webhooks"
 )
@@ -51,7 +51,7 @@ func newHookRig(t *testing.T) (*rig, *hookQueue) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	all := []store.RegisteredEntity{{Entity: entity("a"), Enabled: true}, {Entity: entity("b"), Enabled: true}}
+	all := []prefetched.RegisteredEntity{{Entity: entity("a"), Enabled: true}, {Entity: entity("b"), Enabled: true}}
 	if _, err := db.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}

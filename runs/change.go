@@ -18,7 +18,7 @@ type change struct {
 
 // lock locks the run and reads it. It fails with ErrNotFound if there is no such run.
 func (c *change) lock(ctx context.Context, id string) error {
-	found, err := one(ctx, c.tx, lockRun, id, micros(c.now))
+	found, err := one(ctx, c.tx, lockRun, id, store.ToMicros(c.now))
 	if err == nil && !found {
 		err = ErrNotFound
 	}
@@ -72,7 +72,7 @@ func (r *Runs) End(ctx context.Context, id string, ends []StepEnd, now time.Time
 func (c *change) end(ctx context.Context, ends []StepEnd) error {
 	statements := make([]store.Statement, len(ends))
 	for i, e := range ends {
-		statements[i] = store.Statement{Text: endStep, Args: []any{c.run.ID, e.Number, string(e.State), micros(c.now), cut(e.Error, maxErrorBytes)}}
+		statements[i] = store.Statement{Text: endStep, Args: []any{c.run.ID, e.Number, string(e.State), store.ToMicros(c.now), cut(e.Error, maxErrorBytes)}}
 	}
 	written, err := c.tx.Exec(ctx, statements...)
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *change) startSteps(ctx context.Context) error {
 	}
 	statements := make([]store.Statement, len(next))
 	for i, n := range next {
-		statements[i] = store.Statement{Text: startStep, Args: []any{c.run.ID, n, micros(c.now)}}
+		statements[i] = store.Statement{Text: startStep, Args: []any{c.run.ID, n, store.ToMicros(c.now)}}
 	}
 	c.run.started += len(next)
 	c.run.lastStarted = next[len(next)-1]
@@ -201,7 +201,7 @@ func (c *change) event(ctx context.Context) (store.Statement, error) {
 		return store.Statement{}, err
 	}
 	_, value, err := e.Encode()
-	return store.Statement{Text: insertEvent, Args: []any{r.Source, r.ID, r.Attempt, micros(c.now), []byte{}, string(value)}}, err
+	return store.Statement{Text: insertEvent, Args: []any{r.Source, r.ID, r.Attempt, store.ToMicros(c.now), []byte{}, string(value)}}, err
 }
 
 // Cancel cancels a run: it ends the open steps and the run. Data that the run has fetched stays stored.
@@ -234,7 +234,7 @@ func (c *change) cancel(ctx context.Context, id string) error {
 
 // endOpen ends all open steps.
 func (c *change) endOpen(ctx context.Context, state StepState, why string) error {
-	written, err := c.tx.Exec(ctx, store.Statement{Text: endOpenSteps, Args: []any{c.run.ID, string(state), micros(c.now), why}})
+	written, err := c.tx.Exec(ctx, store.Statement{Text: endOpenSteps, Args: []any{c.run.ID, string(state), store.ToMicros(c.now), why}})
 	if err == nil {
 		c.run.Counts.Open -= int(written[0])
 		c.run.Counts.add(state, int(written[0]))

@@ -48,7 +48,7 @@ func (r *Runs) claim(ctx context.Context, source string, now time.Time, lease ti
 			}
 			byRun[run] = append(byRun[run], number)
 			return err
-		}, dueSteps, source, micros(now), lease.Microseconds(), limit)
+		}, dueSteps, source, store.ToMicros(now), lease.Microseconds(), limit)
 	})
 	if err == nil && len(order) > 0 {
 		err = r.store.InTx(ctx, func(tx store.Tx) error {
@@ -80,8 +80,8 @@ func (c *claimed) scan(scan func(...any) error) error {
 		&c.version, &checked, &c.notFound, &encoding,
 		&failureState, &c.failure.Reason, &c.failure.Error, &retry, &failed,
 		&complete, &c.walk.ID, &c.walk.Page)
-	c.since, c.attemptAt, c.checkedAt, c.completeAt, c.hasContent = fromMicros(since), fromMicros(attempt), fromMicros(checked), fromMicros(complete), encoding != ""
-	c.failure.State, c.failure.Until, c.failure.UpdatedAt = store.StatusState(failureState), fromMicros(retry), fromMicros(failed)
+	c.since, c.attemptAt, c.checkedAt, c.completeAt, c.hasContent = store.FromMicros(since), store.FromMicros(attempt), store.FromMicros(checked), store.FromMicros(complete), encoding != ""
+	c.failure.State, c.failure.Until, c.failure.UpdatedAt = store.StatusState(failureState), store.FromMicros(retry), store.FromMicros(failed)
 	return err
 }
 
@@ -106,7 +106,7 @@ func (r *Runs) setDue(ctx context.Context, all []due) error {
 	slices.SortFunc(all, func(a, b due) int { return a.compare(b.Ref) })
 	statements := make([]store.Statement, len(all))
 	for i, d := range all {
-		statements[i] = store.Statement{Text: setDue, Args: []any{d.Run, d.number, micros(d.at), d.requests}}
+		statements[i] = store.Statement{Text: setDue, Args: []any{d.Run, d.number, store.ToMicros(d.at), d.requests}}
 	}
 	return r.exec(ctx, "set the due times of steps", statements)
 }
@@ -128,7 +128,7 @@ func (r *Runs) Answered(ctx context.Context, steps []Ref, now time.Time) error {
 	slices.SortFunc(steps, Ref.compare)
 	statements := make([]store.Statement, len(steps))
 	for i, s := range steps {
-		statements[i] = store.Statement{Text: answered, Args: []any{s.Run, s.Entity.Facet, s.Entity.Key, micros(now)}}
+		statements[i] = store.Statement{Text: answered, Args: []any{s.Run, s.Entity.Facet, s.Entity.Key, store.ToMicros(now)}}
 	}
 	return r.exec(ctx, "make steps of runs due", statements)
 }
@@ -159,7 +159,7 @@ func (r *Runs) IsOpen(ctx context.Context, s Ref) (open bool, err error) {
 // run. If the statement writes no row, the step is not open, and the transaction must not store the
 // page.
 func StorePage(s Ref, now time.Time) store.Statement {
-	return store.Statement{Text: storePage, Args: []any{s.Run, s.Entity.Facet, s.Entity.Key, micros(now)}}
+	return store.Statement{Text: storePage, Args: []any{s.Run, s.Entity.Facet, s.Entity.Key, store.ToMicros(now)}}
 }
 
 // next returns the time of the next work for the runs of a source: the earliest due time of a step or
@@ -173,8 +173,8 @@ func (r *Runs) next(ctx context.Context, source string) (at time.Time, err error
 			}
 			at = time.Time{}
 			for _, us := range []*int64{step, deadline} {
-				if us != nil && (at.IsZero() || fromMicros(*us).Before(at)) {
-					at = fromMicros(*us)
+				if us != nil && (at.IsZero() || store.FromMicros(*us).Before(at)) {
+					at = store.FromMicros(*us)
 				}
 			}
 			return nil
@@ -195,7 +195,7 @@ func (r *Runs) overdue(ctx context.Context, source string, now time.Time) (ids [
 			err := scan(&id)
 			ids = append(ids, id)
 			return err
-		}, selectOverdue, source, micros(now))
+		}, selectOverdue, source, store.ToMicros(now))
 	})
 	return ids, err
 }
@@ -210,7 +210,7 @@ func (r *Runs) schedules(ctx context.Context, source string, now time.Time, ever
 			var name string
 			var at int64
 			err := scan(&name, &at)
-			due[name] = fromMicros(at)
+			due[name] = store.FromMicros(at)
 			return err
 		}, selectSchedule, source)
 		if err != nil {
@@ -220,9 +220,9 @@ func (r *Runs) schedules(ctx context.Context, source string, now time.Time, ever
 			stored, known := due[name]
 			switch {
 			case !known:
-				_, err = one(ctx, tx, insertSchedule, source, name, micros(first(name)))
+				_, err = one(ctx, tx, insertSchedule, source, name, store.ToMicros(first(name)))
 			case stored.After(now.Add(interval)):
-				_, err = one(ctx, tx, moveSchedule, source, name, micros(stored), micros(first(name)))
+				_, err = one(ctx, tx, moveSchedule, source, name, store.ToMicros(stored), store.ToMicros(first(name)))
 			default:
 				continue
 			}
@@ -248,7 +248,7 @@ func (c claimed) entity(source string) schemas.Entity {
 // if another process has changed the time.
 func (p *Poller) skipSchedule(ctx context.Context, name string, at scheduled) error {
 	return p.runs.store.InTx(ctx, func(tx store.Tx) error {
-		_, err := one(ctx, tx, moveSchedule, p.source.Name(), name, micros(at.due), micros(at.next))
+		_, err := one(ctx, tx, moveSchedule, p.source.Name(), name, store.ToMicros(at.due), store.ToMicros(at.next))
 		return err
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/items"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 	"github.com/freshet/freshet/store/postgres"
 	"github.com/freshet/freshet/store/sqlite"
 )
@@ -29,7 +30,7 @@ import (
 type database interface {
 	Store
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
-	WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error
+	WriteFailure(ctx context.Context, status store.Status, deadLetter *deadletters.DeadLetter) error
 }
 
 // rig executes runs on one database. It also implements the enqueuer of its pollers: it records their

@@ -157,7 +157,7 @@ func (r *Run) scan(scan func(...any) error) error {
 		&c.Total, &c.Open, &c.Done, &c.NotFound, &c.Failed, &c.Cancelled, &r.started, &r.lastStarted, &deadline, &created, &updated, &ended, &r.Error); err != nil {
 		return err
 	}
-	r.Since, r.AttemptAt, r.Deadline, r.CreatedAt, r.UpdatedAt, r.EndedAt = fromMicros(since), fromMicros(attempt), fromMicros(deadline), fromMicros(created), fromMicros(updated), fromMicros(ended)
+	r.Since, r.AttemptAt, r.Deadline, r.CreatedAt, r.UpdatedAt, r.EndedAt = store.FromMicros(since), store.FromMicros(attempt), store.FromMicros(deadline), store.FromMicros(created), store.FromMicros(updated), store.FromMicros(ended)
 	r.Definition = Definition{}
 	if err := json.Unmarshal(definition, &r.Definition); err != nil {
 		return fmt.Errorf("decode the definition of run %s: %w", r.ID, err)
@@ -169,8 +169,8 @@ func (r *Run) insertArgs(idempotency string, body []byte) ([]any, error) {
 	definition, err := json.Marshal(r.Definition)
 	c := r.Counts
 	return []any{
-		r.ID, r.Source, r.Name, r.Scope, r.Keys, r.TriggeredBy, string(definition), string(r.State), r.Waiting, r.Attempt, micros(r.Since), micros(r.AttemptAt),
-		c.Total, c.Open, c.Done, c.NotFound, c.Failed, c.Cancelled, r.started, r.lastStarted, micros(r.Deadline), micros(r.CreatedAt), micros(r.UpdatedAt), micros(r.EndedAt), r.Error,
+		r.ID, r.Source, r.Name, r.Scope, r.Keys, r.TriggeredBy, string(definition), string(r.State), r.Waiting, r.Attempt, store.ToMicros(r.Since), store.ToMicros(r.AttemptAt),
+		c.Total, c.Open, c.Done, c.NotFound, c.Failed, c.Cancelled, r.started, r.lastStarted, store.ToMicros(r.Deadline), store.ToMicros(r.CreatedAt), store.ToMicros(r.UpdatedAt), store.ToMicros(r.EndedAt), r.Error,
 		idempotency, body,
 	}, err
 }
@@ -178,14 +178,14 @@ func (r *Run) insertArgs(idempotency string, body []byte) ([]any, error) {
 func (r *Run) update() store.Statement {
 	c := r.Counts
 	return store.Statement{Text: updateRun, Args: []any{
-		r.ID, string(r.State), r.Waiting, r.Attempt, micros(r.Since), micros(r.AttemptAt), c.Total, c.Open, c.Done, c.NotFound, c.Failed, c.Cancelled,
-		r.started, r.lastStarted, micros(r.Deadline), micros(r.UpdatedAt), micros(r.EndedAt), r.Error,
+		r.ID, string(r.State), r.Waiting, r.Attempt, store.ToMicros(r.Since), store.ToMicros(r.AttemptAt), c.Total, c.Open, c.Done, c.NotFound, c.Failed, c.Cancelled,
+		r.started, r.lastStarted, store.ToMicros(r.Deadline), store.ToMicros(r.UpdatedAt), store.ToMicros(r.EndedAt), r.Error,
 	}}
 }
 
 func (s *Step) scan(scan func(...any) error) error {
 	var due, ended int64
 	err := scan(&s.Number, &s.Facet, &s.Key, &s.State, &due, &s.Requests, &ended, &s.Error, &s.fan.version, &s.fan.item)
-	s.DueAt, s.EndedAt = fromMicros(due), fromMicros(ended)
+	s.DueAt, s.EndedAt = store.FromMicros(due), store.FromMicros(ended)
 	return err
 }

@@ -97,7 +97,7 @@ type starter struct {
 
 func (s *starter) start(ctx context.Context, run Run) (_ Run, started bool, err error) {
 	if at := s.order.schedule; at != nil {
-		moved, err := one(ctx, s.tx, moveSchedule, run.Source, run.Name, micros(at.due), micros(at.next))
+		moved, err := one(ctx, s.tx, moveSchedule, run.Source, run.Name, store.ToMicros(at.due), store.ToMicros(at.next))
 		if err != nil {
 			return Run{}, false, err
 		}
@@ -210,7 +210,7 @@ func (s *starter) idempotent(ctx context.Context) (run Run, found bool, err erro
 	switch {
 	case err != nil || id == "":
 		return Run{}, false, err
-	case s.now.Sub(fromMicros(created)) >= IdempotencyTTL:
+	case s.now.Sub(store.FromMicros(created)) >= IdempotencyTTL:
 		_, err = one(ctx, s.tx, forgetIdempotent, id)
 		return Run{}, false, err
 	case !slices.Equal(body, s.body()):
@@ -262,9 +262,9 @@ func insert(ctx context.Context, tx store.Tx, run Run, first int, steps []Step, 
 			first++
 			due := int64(0)
 			if first <= run.lastStarted && s.State == StepOpen {
-				due = micros(now)
+				due = store.ToMicros(now)
 			}
-			args = append(args, run.ID, first, run.Source, s.Facet, s.Key, string(s.State), due, s.Error, micros(s.EndedAt))
+			args = append(args, run.ID, first, run.Source, s.Facet, s.Key, string(s.State), due, s.Error, store.ToMicros(s.EndedAt))
 		}
 		statements = append(statements, store.Statement{Text: insertSteps + rows(len(some), stepFields), Args: args})
 	}

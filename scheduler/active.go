@@ -9,6 +9,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Active is a rule that selects the prefetched entities of a facet, by their stored content and
@@ -65,7 +66,7 @@ func (a Active) needsContent() bool { return a.Status.Path != "" || len(a.Unless
 
 // allows reports whether the rule selects an entity. It selects an entity with unreadable content,
 // because a refresh replaces the content.
-func (a Active) allows(c store.Candidate) bool {
+func (a Active) allows(c prefetched.Candidate) bool {
 	for _, name := range a.Params {
 		if c.Params[name] == "" {
 			return false

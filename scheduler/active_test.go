@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // court is the rule for a source of court cases. It selects open cases with the param encCsNo,
@@ -16,18 +17,18 @@ var court = Active{
 	Params: []string{"encCsNo"},
 }
 
-func stored(c store.Candidate, json string) store.Candidate {
+func stored(c prefetched.Candidate, json string) prefetched.Candidate {
 	c.State.Encoding, c.Payload = store.Zstd, store.Encode([]byte(json)).Bytes
 	return c
 }
 
 func TestActive_SelectsEntities(t *testing.T) {
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
-	linked := candidate(1, store.Hot)
+	linked := candidate(1, prefetched.Hot)
 	linked.Params = map[string]string{"encCsNo": "x"}
 	for name, c := range map[string]struct {
 		rule Active
-		of   store.Candidate
+		of   prefetched.Candidate
 		want bool
 	}{
 		"nothing is stored yet":          {court, linked, true},
@@ -39,9 +40,9 @@ func TestActive_SelectsEntities(t *testing.T) {
 		"a final result":                 {court, stored(linked, `{"general":{"status":"진행","result":"원고승"}}`), false},
 		"an empty final result":          {court, stored(linked, `{"general":{"status":"진행","result":"","x":[]}}`), true},
 		"a name with a dot":              {court, stored(linked, `{"general":{"status":"진행","result.date":"2026"}}`), false},
-		"not linked":                     {court, stored(candidate(1, store.Hot), `{"general":{"status":"진행"}}`), false},
-		"unreadable content":             {court, store.Candidate{RegisteredEntity: linked.RegisteredEntity, Payload: []byte("?")}, true},
-		"no rule":                        {Active{}, stored(candidate(1, store.Hot), `{"general":{"status":"종결"}}`), true},
+		"not linked":                     {court, stored(candidate(1, prefetched.Hot), `{"general":{"status":"진행"}}`), false},
+		"unreadable content":             {court, prefetched.Candidate{RegisteredEntity: linked.RegisteredEntity, Payload: []byte("?")}, true},
+		"no rule":                        {Active{}, stored(candidate(1, prefetched.Hot), `{"general":{"status":"종결"}}`), true},
 	} {
 		p := newPolicy(t, Tiers, func(k *Config) { k.Active = c.rule })
 		m := p.Next(c.of, now)
@@ -57,12 +58,12 @@ func TestActive_SelectsEntities(t *testing.T) {
 func TestPolicy_ChecksNotFoundRarely(t *testing.T) {
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	p := newPolicy(t, Tiers, nil)
-	gone := stored(candidate(1, store.Hot), `{}`)
+	gone := stored(candidate(1, prefetched.Hot), `{}`)
 	gone.State.NotFound = true
-	never := candidate(1, store.Hot)
+	never := candidate(1, prefetched.Hot)
 	never.State.NotFound = true
 	for name, c := range map[string]struct {
-		of   store.Candidate
+		of   prefetched.Candidate
 		want time.Duration
 	}{"gone": {gone, 24 * time.Hour}, "never there": {never, 7 * 24 * time.Hour}} {
 		m := p.Next(c.of, now)

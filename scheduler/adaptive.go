@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // intervalOf returns the time between two prefetches of an entity, in the mode of its facet.
-func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time.Duration {
+func (p *Policy) intervalOf(tier prefetched.Tier, s activity, state store.State) time.Duration {
 	every := p.tier(tier).Every
 	if p.config.Mode == Adaptive {
 		every = p.adaptiveInterval(s, p.price.Value())

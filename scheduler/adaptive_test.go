@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 func TestSolve_FindsTheRoot(t *testing.T) {
@@ -91,7 +91,7 @@ func TestChangeRate_ConvergesAtAnyInterval(t *testing.T) {
 		ours, counted, n := 0.0, 0.0, 300
 		for range n {
 			now := time.Unix(1.8e9, 0)
-			c := candidate(1, store.Cold)
+			c := candidate(1, prefetched.Cold)
 			c.State.UpdatedAt = now.Add(-time.Hour)
 			hits, passed := 0.0, 0.0
 			for range 60 {
@@ -121,7 +121,7 @@ func TestChangeRate_ConvergesAtAnyInterval(t *testing.T) {
 
 func TestReadRate_ExactAtEvenIntervals(t *testing.T) {
 	for _, every := range []time.Duration{time.Hour, 24 * time.Hour, 7 * 24 * time.Hour} {
-		c, now, got := candidate(1, store.Cold), time.Unix(1.8e9, 0), activity{}
+		c, now, got := candidate(1, prefetched.Cold), time.Unix(1.8e9, 0), activity{}
 		for range 1000 {
 			c.History.Reads += 5 * float64(every) / dayNanos
 			c.History, got = updateHistory(c, now)

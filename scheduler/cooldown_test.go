@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // cooldowns returns a policy with the interval `every` for hot and warm entities. `automatic` and
@@ -22,10 +22,10 @@ func cooldowns(t *testing.T, every, automatic, manual time.Duration) *Policy {
 // dueAfter returns the decision of Policy.Next for one entity, and the time from the entity's last
 // check to its new due time. The scheduler claimed the entity at 10:00. A manual or a scheduled
 // refresh checked the entity at 10:00 + checked. dueAfter calls Next at 10:00 + called.
-func dueAfter(p *Policy, checked, called time.Duration, manual bool) (m store.Decision, due time.Duration) {
+func dueAfter(p *Policy, checked, called time.Duration, manual bool) (m prefetched.Decision, due time.Duration) {
 	claimed := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
-	c := candidate(1, store.Hot)
-	c.History.ClaimedAt, c.History.Reads = claimed, readsOf(store.Hot)
+	c := candidate(1, prefetched.Hot)
+	c.History.ClaimedAt, c.History.Reads = claimed, readsOf(prefetched.Hot)
 	c.State.CheckedAt, c.State.Manual = claimed.Add(checked), manual
 	m = p.Next(c, claimed.Add(called))
 	return m, m.Due.Sub(c.State.CheckedAt)
@@ -76,7 +76,7 @@ func TestCooldown_HoldsAgainstASurvey(t *testing.T) {
 		})
 		p.price.price = minPrice
 		now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
-		c := candidate(1, store.Cold)
+		c := candidate(1, prefetched.Cold)
 		c.Due, c.History.ClaimedAt = now.Add(100*time.Hour), now.Add(-time.Hour)
 		c.State.CheckedAt, c.State.Manual = now.Add(-time.Minute), manual
 		due, earlier := p.EarlierDue(c, now)

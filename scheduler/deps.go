@@ -6,6 +6,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Store holds the prefetched entities, their claims and the price. Its implementations are in
@@ -21,19 +22,19 @@ type Store interface {
 // Claims gives due entities to one scheduler at a time.
 type Claims interface {
 	// ClaimEntities claims at most `limit` due entities of the source in one transaction. It calls the
-	// function `decide` with the state and the reads of each entity (store.Candidate), and stores the
+	// function `decide` with the state and the reads of each entity (prefetched.Candidate), and stores the
 	// decision. Two concurrent calls never claim the same entity. The store keeps the requests of a
 	// claim until FinishClaim. A Candidate contains the stored payload only if "content" returns true
 	// for its facet.
 	ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
-		content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
+		content func(facet string) bool, decide func(prefetched.Candidate) prefetched.Decision) (prefetched.Claim, error)
 	// FinishClaim deletes a claim after all of its requests were enqueued.
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim extends the lease of a claim. `held` is false if another scheduler has taken over the
 	// claim.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
 	// TakeOverClaim takes over one claim whose lease has expired, and gives it a new lease.
-	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (c store.Claim, found bool, err error)
+	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (c prefetched.Claim, found bool, err error)
 }
 
 // DueTimes has the due times of entities.
@@ -44,10 +45,10 @@ type DueTimes interface {
 	// EntitiesDueAfter returns at most `limit` entities that are due after a time, in the order of
 	// their due times. The candidates contain the stored payload only for facets for which `content`
 	// returns true.
-	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error)
+	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]prefetched.Candidate, error)
 	// BringForward stores earlier due times for entities. If the stored due time of an entity is even
 	// earlier, it stays unchanged.
-	BringForward(ctx context.Context, all []store.DueTime) error
+	BringForward(ctx context.Context, all []prefetched.DueTime) error
 }
 
 // Prices keeps the price that all schedulers of a source use.
@@ -63,7 +64,7 @@ type Prices interface {
 type Enqueuer interface {
 	// Prefetch enqueues requests in the LOW lane. It returns the requests that the caller must
 	// enqueue again, because Kafka has not acknowledged them.
-	Prefetch(ctx context.Context, requests []store.ClaimedRequest) (left []store.ClaimedRequest)
+	Prefetch(ctx context.Context, requests []prefetched.ClaimedRequest) (left []prefetched.ClaimedRequest)
 }
 
 // CapacityFunc returns the rate at which the LOW lane may make calls now, and the work that waits

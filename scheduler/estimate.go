@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Decay times of the counts in an entity's history: older events lose their weight exponentially.
@@ -35,7 +35,7 @@ type activity struct {
 
 const dayNanos = float64(wholeDay)
 
-func changeRate(h store.History) float64 {
+func changeRate(h prefetched.History) float64 {
 	n, days := h.Changes, float64(h.Watched)/dayNanos
 	if !(n >= 0 && n < 1e9) || !(days >= 0) { // written with "not", so that it is also true if n or days is NaN
 		n, days = 0, 0
@@ -56,7 +56,7 @@ func changeRate(h store.History) float64 {
 //
 // Example: at a rate of 2 changes a day and a daily check, x = 2, and a found change counts as
 // 2/(1-e^-2) = 2.31 changes.
-func updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
+func updateHistory(c prefetched.Candidate, now time.Time) (prefetched.History, activity) {
 	h := c.History
 	passed := now.Sub(h.ClaimedAt)
 	known := !h.ClaimedAt.IsZero() && passed > 0
@@ -87,7 +87,7 @@ func updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
 
 // updateHistory returns the results of the function updateHistory. For a pinned entity it also sets
 // activity.maxInterval to the interval of the entity's tier.
-func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
+func (p *Policy) updateHistory(c prefetched.Candidate, now time.Time) (prefetched.History, activity) {
 	h, s := updateHistory(c, now)
 	if c.Pinned {
 		s.maxInterval = float64(p.tier(c.Tier).Every) / dayNanos
@@ -100,7 +100,7 @@ func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History,
 // all reads decay for the whole time since the last claim, even reads that happened a moment ago. The
 // returned rate is corrected for that. The correction is exact if the time between two claims is
 // constant.
-func readRate(h store.History, passed time.Duration, known bool) (rate, left float64) {
+func readRate(h prefetched.History, passed time.Duration, known bool) (rate, left float64) {
 	if !(h.Reads >= 0 && h.Reads < 1e12) {
 		return 0, 0
 	}
@@ -114,17 +114,17 @@ func readRate(h store.History, passed time.Duration, known bool) (rate, left flo
 // tierByReads returns the tier of an entity: for a pinned entity its pinned tier, otherwise the
 // tier of its read rate. An entity moves to a hotter tier at once. It moves to a colder tier only
 // if its read rate falls below half of the minimum of its current tier.
-func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
+func (p *Policy) tierByReads(r prefetched.RegisteredEntity, s activity) prefetched.Tier {
 	from, hot, warm := r.Tier, p.config.Tiers.Hot.Reads, p.config.Tiers.Warm.Reads
 	switch {
 	case r.Pinned:
 		return r.Tier
-	case s.reads >= hot || (from == store.Hot && s.reads >= hot/2):
-		return store.Hot
-	case s.reads >= warm || (from <= store.Warm && s.reads >= warm/2):
-		return store.Warm
+	case s.reads >= hot || (from == prefetched.Hot && s.reads >= hot/2):
+		return prefetched.Hot
+	case s.reads >= warm || (from <= prefetched.Warm && s.reads >= warm/2):
+		return prefetched.Warm
 	}
-	return store.Cold
+	return prefetched.Cold
 }
 
 // readsMakeDue reports whether an entity becomes due at once because its reads have risen from
@@ -133,7 +133,7 @@ func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
 // hot. `before` and `after` are decayed numbers of reads. At a steady read rate the decayed number
 // equals the reads of one decay time (readsFade). So it is compared with the tier's minimum (in reads
 // a day) times readsFade (in days).
-func (p *Policy) readsMakeDue(r store.RegisteredEntity, before, after float64) bool {
+func (p *Policy) readsMakeDue(r prefetched.RegisteredEntity, before, after float64) bool {
 	passes := func(perDay float64) bool {
 		enough := perDay * float64(readsFade) / dayNanos
 		return before < enough && after >= enough
@@ -142,9 +142,9 @@ func (p *Policy) readsMakeDue(r store.RegisteredEntity, before, after float64) b
 	switch {
 	case p.config.Mode == Adaptive:
 		return passes(warm) || passes(hot)
-	case r.Pinned || r.Tier == store.Hot:
+	case r.Pinned || r.Tier == prefetched.Hot:
 		return false
-	case r.Tier == store.Warm:
+	case r.Tier == prefetched.Warm:
 		return passes(hot)
 	default:
 		return passes(warm)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // The budget limits the prefetch rate. It allows nothing while too much work waits in the LOW
@@ -44,9 +44,9 @@ func ExamplePolicy_Next() {
 		panic(err)
 	}
 	now := time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
-	candidate := store.Candidate{RegisteredEntity: store.RegisteredEntity{
+	candidate := prefetched.Candidate{RegisteredEntity: prefetched.RegisteredEntity{
 		Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "somebody"},
-		Tier:   store.Hot, Pinned: true, Enabled: true, Due: now,
+		Tier:   prefetched.Hot, Pinned: true, Enabled: true, Due: now,
 	}}
 	for _, checked := range []time.Time{now.Add(-2 * time.Hour), now.Add(-5 * time.Minute)} {
 		candidate.State.CheckedAt = checked

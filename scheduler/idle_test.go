@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // adaptiveWorld returns a world with one scheduler in the adaptive mode, and a budget of perSecond
@@ -27,9 +27,9 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []store.RegisteredEntity
+	var all []prefetched.RegisteredEntity
 	for i := range entities {
-		r := store.RegisteredEntity{Entity: entity(i), Tier: store.Cold, Enabled: true}
+		r := prefetched.RegisteredEntity{Entity: entity(i), Tier: prefetched.Cold, Enabled: true}
 		r.Due, _ = schedule.FirstDue(r, w.now)
 		all = append(all, r)
 	}
@@ -159,17 +159,17 @@ func TestPrice_MovesWithFewEntities(t *testing.T) {
 // entity is due. A tick must find these entities and make them due earlier.
 func TestScheduler_BringsForwardAfterPriceFall(t *testing.T) {
 	w, s := adaptiveWorld(t, 30, 10, nil)
-	var reads []store.EntityReads
+	var reads []prefetched.EntityReads
 	for i := range 30 {
-		reads = append(reads, store.EntityReads{Entity: entity(i), Count: 1, At: w.now, Due: w.now, Tier: store.Cold})
+		reads = append(reads, prefetched.EntityReads{Entity: entity(i), Count: 1, At: w.now, Due: w.now, Tier: prefetched.Cold})
 	}
 	if err := w.store.ObserveReads(t.Context(), reads, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err := w.store.ClaimEntities(t.Context(), "nexon", w.now.Add(25*time.Hour), 100, time.Minute, nil, func(c store.Candidate) store.Decision {
+	_, err := w.store.ClaimEntities(t.Context(), "nexon", w.now.Add(25*time.Hour), 100, time.Minute, nil, func(c prefetched.Candidate) prefetched.Decision {
 		h := c.History
 		h.ClaimedAt = w.now
-		return store.Decision{Due: w.now.Add(7 * 24 * time.Hour), Tier: c.Tier, History: h}
+		return prefetched.Decision{Due: w.now.Add(7 * 24 * time.Hour), Tier: c.Tier, History: h}
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestPolicy_SpreadsSecondFetches(t *testing.T) {
 	const n = 1000
 	tenths := [11]int{}
 	for i := range n {
-		m := p.Next(candidate(i, store.Cold), now.Add(time.Duration(i)*time.Millisecond))
+		m := p.Next(candidate(i, prefetched.Cold), now.Add(time.Duration(i)*time.Millisecond))
 		if m.Due.Sub(now) < p.config.MinInterval*85/100 {
 			t.Errorf("entity %d: due after %v, want at least about %v", i, m.Due.Sub(now), p.config.MinInterval)
 		}

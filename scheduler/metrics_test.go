@@ -9,25 +9,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 func TestMetrics_CountSkippedByReason(t *testing.T) {
 	w := newWorld(t, 0)
 	s := w.scheduler()
 	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, seoul)
-	at := func(now time.Time, change func(*store.Candidate)) store.Candidate {
-		c := candidate(1, store.Hot)
+	at := func(now time.Time, change func(*prefetched.Candidate)) prefetched.Candidate {
+		c := candidate(1, prefetched.Hot)
 		c.Due = now
 		change(&c)
 		return c
 	}
-	for why, c := range map[string]store.Candidate{
-		"":           at(noon, func(*store.Candidate) {}),
-		skipFresh:    at(noon, func(c *store.Candidate) { c.State.CheckedAt = noon.Add(-time.Minute) }),
-		skipHeld:     at(noon, func(c *store.Candidate) { c.Status.State = store.Suspended }),
-		skipInactive: at(noon, func(c *store.Candidate) { c.Enabled = false }),
-		skipNotReady: at(noon.Add(-11*time.Hour), func(*store.Candidate) {}),
-		skipOff:      at(noon, func(c *store.Candidate) { c.Entity.Facet = "another" }),
+	for why, c := range map[string]prefetched.Candidate{
+		"":           at(noon, func(*prefetched.Candidate) {}),
+		skipFresh:    at(noon, func(c *prefetched.Candidate) { c.State.CheckedAt = noon.Add(-time.Minute) }),
+		skipHeld:     at(noon, func(c *prefetched.Candidate) { c.Status.State = store.Suspended }),
+		skipInactive: at(noon, func(c *prefetched.Candidate) { c.Enabled = false }),
+		skipNotReady: at(noon.Add(-11*time.Hour), func(*prefetched.Candidate) {}),
+		skipOff:      at(noon, func(c *prefetched.Candidate) { c.Entity.Facet = "another" }),
 	} {
 		before := map[string]float64{}
 		for _, of := range []string{skipFresh, skipHeld, skipInactive, skipNotReady, skipOff} {

@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
-func pinned(n int, tier store.Tier) store.Candidate {
+func pinned(n int, tier prefetched.Tier) prefetched.Candidate {
 	c := candidate(n, tier)
 	c.Pinned = true
 	return c
@@ -15,7 +15,7 @@ func pinned(n int, tier store.Tier) store.Candidate {
 
 func TestPolicy_KeepsAPinnedTier(t *testing.T) {
 	p := newPolicy(t, Tiers, func(c *Config) { c.NotBefore = 0 })
-	for _, tier := range []store.Tier{store.Hot, store.Warm, store.Cold} {
+	for _, tier := range []prefetched.Tier{prefetched.Hot, prefetched.Warm, prefetched.Cold} {
 		for _, reads := range []float64{0, 10_000} {
 			c, now := pinned(1, tier), time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 			for visit := range 5 {
@@ -38,7 +38,7 @@ func TestPolicy_KeepsAPinnedTier(t *testing.T) {
 func TestPolicy_PinnedTierBoundsInterval(t *testing.T) {
 	p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
-	c := pinned(1, store.Hot)
+	c := pinned(1, prefetched.Hot)
 	c.History.ClaimedAt = now.Add(-time.Hour)
 	for price, want := range map[float64]time.Duration{maxPrice: time.Hour, minPrice: 30 * time.Minute} {
 		p.price.price = price
@@ -53,17 +53,17 @@ func TestPolicy_PinnedTierBoundsInterval(t *testing.T) {
 func TestPolicy_BringsForwardAfterReads(t *testing.T) {
 	tiers, adaptive := newPolicy(t, Tiers, nil), newPolicy(t, Adaptive, nil)
 	for _, c := range []struct {
-		of            store.RegisteredEntity
+		of            prefetched.RegisteredEntity
 		before, after float64
 		tiers, adapt  bool
 	}{
-		{store.RegisteredEntity{Tier: store.Hot, Pinned: true}, 71, 72, false, true},
-		{store.RegisteredEntity{Tier: store.Hot, Pinned: true}, 11, 12, false, true},
-		{store.RegisteredEntity{Tier: store.Hot}, 71, 72, false, true},
-		{store.RegisteredEntity{Tier: store.Cold, Pinned: true}, 11, 12, false, true},
-		{store.RegisteredEntity{Tier: store.Cold}, 11, 12, true, true},
-		{store.RegisteredEntity{Tier: store.Warm}, 71, 72, true, true},
-		{store.RegisteredEntity{Tier: store.Hot, Pinned: true}, 72, 73, false, false},
+		{prefetched.RegisteredEntity{Tier: prefetched.Hot, Pinned: true}, 71, 72, false, true},
+		{prefetched.RegisteredEntity{Tier: prefetched.Hot, Pinned: true}, 11, 12, false, true},
+		{prefetched.RegisteredEntity{Tier: prefetched.Hot}, 71, 72, false, true},
+		{prefetched.RegisteredEntity{Tier: prefetched.Cold, Pinned: true}, 11, 12, false, true},
+		{prefetched.RegisteredEntity{Tier: prefetched.Cold}, 11, 12, true, true},
+		{prefetched.RegisteredEntity{Tier: prefetched.Warm}, 71, 72, true, true},
+		{prefetched.RegisteredEntity{Tier: prefetched.Hot, Pinned: true}, 72, 73, false, false},
 	} {
 		if got := tiers.readsMakeDue(c.of, c.before, c.after); got != c.tiers {
 			t.Errorf("tiers, %+v from %v to %v reads: got %v, want %v", c.of, c.before, c.after, got, c.tiers)
@@ -80,9 +80,9 @@ func TestScheduler_KeepsImportedTier(t *testing.T) {
 	for _, pin := range []bool{true, false} {
 		w := newWorld(t, 0)
 		s := w.scheduler()
-		r := store.RegisteredEntity{Entity: entity(0), Tier: store.Hot, Pinned: pin, Enabled: true}
+		r := prefetched.RegisteredEntity{Entity: entity(0), Tier: prefetched.Hot, Pinned: pin, Enabled: true}
 		r.Due, _ = s.FirstDue(r, w.now)
-		if _, err := w.store.RegisterEntities(t.Context(), []store.RegisteredEntity{r}); err != nil {
+		if _, err := w.store.RegisterEntities(t.Context(), []prefetched.RegisteredEntity{r}); err != nil {
 			t.Fatal(err)
 		}
 		w.play(s, 5*time.Hour)

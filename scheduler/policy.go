@@ -5,6 +5,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Policy decides for the due entities of one facet whether they are requested, and when they are
@@ -41,7 +42,7 @@ func (p *Policy) ContentNotReady(now time.Time) bool {
 }
 
 // FirstDue returns the first due time of an entity that is registered now.
-func (p *Policy) FirstDue(e schemas.Entity, tier store.Tier, now time.Time) time.Time {
+func (p *Policy) FirstDue(e schemas.Entity, tier prefetched.Tier, now time.Time) time.Time {
 	return p.due.first(hashEntity(e), p.tier(tier).Every, now)
 }
 
@@ -56,17 +57,17 @@ const (
 )
 
 // Next decides whether a due entity is enqueued, and returns its next due time.
-func (p *Policy) Next(c store.Candidate, now time.Time) store.Decision {
+func (p *Policy) Next(c prefetched.Candidate, now time.Time) prefetched.Decision {
 	decision, _ := p.judge(c, now)
 	return decision
 }
 
 // judge does the work of Next. If the entity is not enqueued, skipped is the reason.
-func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decision, skipped string) {
+func (p *Policy) judge(c prefetched.Candidate, now time.Time) (decision prefetched.Decision, skipped string) {
 	hash := hashEntity(c.Entity)
 	checked := notAfter(c.State.CheckedAt, now)
 	history, activity := p.updateHistory(c, now)
-	decision = store.Decision{Tier: p.tierByReads(c.RegisteredEntity, activity), History: c.History}
+	decision = prefetched.Decision{Tier: p.tierByReads(c.RegisteredEntity, activity), History: c.History}
 	every := p.intervalOf(decision.Tier, activity, c.State)
 	if p.ContentNotReady(now) {
 		decision.Tier, decision.Due = c.Tier, later(p.due.whenReady(hash, now), now)
@@ -109,7 +110,7 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decisio
 
 // tooEarly reports whether an entity must not be refreshed yet because of its last check, and
 // returns its new due time.
-func (p *Policy) tooEarly(c store.Candidate, hash entityHash, every time.Duration, checked, now time.Time) (time.Time, bool) {
+func (p *Policy) tooEarly(c prefetched.Candidate, hash entityHash, every time.Duration, checked, now time.Time) (time.Time, bool) {
 	if checked.IsZero() {
 		return time.Time{}, false
 	}
@@ -133,7 +134,7 @@ func (p *Policy) tooEarly(c store.Candidate, hash entityHash, every time.Duratio
 
 // cooldownEnd returns the end of the cool-down of an entity that was checked at a time. The
 // cool-down depends on whether that check was manual (schemas.Reason.Manual).
-func (p *Policy) cooldownEnd(c store.Candidate, checked time.Time) time.Time {
+func (p *Policy) cooldownEnd(c prefetched.Candidate, checked time.Time) time.Time {
 	if c.State.Manual {
 		return checked.Add(p.config.Cooldown.Manual)
 	}
@@ -170,11 +171,11 @@ func (p *Policy) maxInterval() time.Duration {
 	return p.config.Tiers.Cold.Every
 }
 
-func (p *Policy) tier(t store.Tier) Tier {
+func (p *Policy) tier(t prefetched.Tier) Tier {
 	switch t {
-	case store.Hot:
+	case prefetched.Hot:
 		return p.config.Tiers.Hot
-	case store.Warm:
+	case prefetched.Warm:
 		return p.config.Tiers.Warm
 	default:
 		return p.config.Tiers.Cold

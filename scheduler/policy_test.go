@@ -9,6 +9,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 var seoul, _ = time.LoadLocation("Asia/Seoul")
@@ -33,18 +34,18 @@ func entity(n int) schemas.Entity {
 	return schemas.Entity{Source: "nexon", Facet: "character", Key: strconv.Itoa(n)}
 }
 
-func candidate(n int, tier store.Tier) store.Candidate {
-	return store.Candidate{RegisteredEntity: store.RegisteredEntity{Entity: entity(n), Tier: tier, Enabled: true}}
+func candidate(n int, tier prefetched.Tier) prefetched.Candidate {
+	return prefetched.Candidate{RegisteredEntity: prefetched.RegisteredEntity{Entity: entity(n), Tier: tier, Enabled: true}}
 }
 
 // readsOf returns a number of reads in the history that keeps an entity in this tier.
-func readsOf(tier store.Tier) float64 {
-	return map[store.Tier]float64{store.Hot: 400, store.Warm: 30}[tier]
+func readsOf(tier prefetched.Tier) float64 {
+	return map[prefetched.Tier]float64{prefetched.Hot: 400, prefetched.Warm: 30}[tier]
 }
 
 // play simulates the claims of one entity for the duration `long`, each claim with the delay that
 // `late` returns. It returns the times of the requests.
-func play(p *Policy, c store.Candidate, from time.Time, long time.Duration, late func() time.Duration) (asked []time.Time) {
+func play(p *Policy, c prefetched.Candidate, from time.Time, long time.Duration, late func() time.Duration) (asked []time.Time) {
 	now := from
 	for c.Due = p.FirstDue(c.Entity, c.Tier, from); c.Due.Before(from.Add(long)); {
 		if at := c.Due.Add(late()); at.After(now) {
@@ -70,7 +71,7 @@ func TestPolicy_SpreadsMassImport(t *testing.T) {
 		const n = 20000
 		hours := map[int64]int{}
 		for i := range n {
-			for _, at := range play(p, candidate(i, store.Cold), start, 72*time.Hour, onTime) {
+			for _, at := range play(p, candidate(i, prefetched.Cold), start, 72*time.Hour, onTime) {
 				if p.ContentNotReady(at) {
 					t.Fatalf("%s: got a request at %v", mode, at)
 				}
@@ -90,7 +91,7 @@ func TestPolicy_SpreadsMassImport(t *testing.T) {
 func TestPolicy_LateClaimKeepsSlot(t *testing.T) {
 	start := time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
 	rng := rand.New(rand.NewPCG(3, 4))
-	for _, tier := range []store.Tier{store.Hot, store.Warm, store.Cold} {
+	for _, tier := range []prefetched.Tier{prefetched.Hot, prefetched.Warm, prefetched.Cold} {
 		p := newPolicy(t, Tiers, func(c *Config) { c.NotBefore = 0 })
 		every := p.tier(tier).Every
 		for i := range 200 {
@@ -122,7 +123,7 @@ func TestPolicy_SkipsRecentlyChecked(t *testing.T) {
 	for _, mode := range []Mode{Tiers, Adaptive} {
 		p := newPolicy(t, mode, func(c *Config) { c.NotBefore = 0 })
 		for i := range 20000 {
-			c := candidate(i, store.Tier(rng.IntN(3)))
+			c := candidate(i, prefetched.Tier(rng.IntN(3)))
 			c.History.Reads = readsOf(c.Tier)
 			now := time.Date(2026, 5, 5, 0, 0, 0, 0, seoul).Add(time.Duration(rng.Int64N(int64(72 * time.Hour))))
 			_, seen := updateHistory(c, now)
@@ -158,7 +159,7 @@ func TestPolicy_FailureDelaysByBackoff(t *testing.T) {
 		p := newPolicy(t, mode, nil)
 		last := time.Duration(0)
 		for rounds := range 5 {
-			c := candidate(1, store.Warm)
+			c := candidate(1, prefetched.Warm)
 			c.History.Reads = 20
 			c.Status = store.Status{State: store.Retrying, Rounds: rounds, Until: now.Add(time.Minute)}
 			m := p.Next(c, now)
@@ -168,16 +169,16 @@ func TestPolicy_FailureDelaysByBackoff(t *testing.T) {
 			}
 			last = wait
 		}
-		c := candidate(1, store.Cold)
+		c := candidate(1, prefetched.Cold)
 		c.Status = store.Status{State: store.Failed, Until: now.Add(-time.Minute)}
 		c.State.CheckedAt = now.Add(-25 * time.Hour)
 		if m := p.Next(c, now); !m.Enqueue {
 			t.Errorf("%s: an expired hold still blocks the request", mode)
 		}
-		for _, held := range []store.Candidate{
-			{RegisteredEntity: store.RegisteredEntity{Entity: entity(1), Enabled: false}},
-			{RegisteredEntity: store.RegisteredEntity{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Suspended}},
-			{RegisteredEntity: store.RegisteredEntity{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Failed, Until: now.Add(time.Hour)}},
+		for _, held := range []prefetched.Candidate{
+			{RegisteredEntity: prefetched.RegisteredEntity{Entity: entity(1), Enabled: false}},
+			{RegisteredEntity: prefetched.RegisteredEntity{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Suspended}},
+			{RegisteredEntity: prefetched.RegisteredEntity{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Failed, Until: now.Add(time.Hour)}},
 		} {
 			if m := p.Next(held, now); m.Enqueue || !m.Due.After(now) {
 				t.Errorf("%s: %+v: got a request, want none", mode, held)
@@ -190,7 +191,7 @@ func TestPolicy_TierChangesHaveHysteresis(t *testing.T) {
 	p := newPolicy(t, Tiers, nil)
 	for _, rate := range []float64{0, 1, 2.5, 3.9, 4.2, 10, 13, 20, 23, 26, 100} {
 		rng := rand.New(rand.NewPCG(7, uint64(rate*10)))
-		c, now := candidate(1, store.Cold), time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
+		c, now := candidate(1, prefetched.Cold), time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
 		moves, last := 0, now
 		for step := range 400 {
 			c.History.Reads += poisson(rng, rate*now.Sub(last).Hours()/24)
@@ -208,14 +209,14 @@ func TestPolicy_TierChangesHaveHysteresis(t *testing.T) {
 		if moves > 20 {
 			t.Errorf("%v reads a day: got %d tier changes in 300 visits", rate, moves)
 		}
-		want := store.Cold
+		want := prefetched.Cold
 		if rate >= 6 {
-			want = store.Warm
+			want = prefetched.Warm
 		}
 		if rate >= 26 {
-			want = store.Hot
+			want = prefetched.Hot
 		}
-		if c.Tier > want || (rate < 1.5 && c.Tier != store.Cold) || (rate < 9 && c.Tier == store.Hot) {
+		if c.Tier > want || (rate < 1.5 && c.Tier != prefetched.Cold) || (rate < 9 && c.Tier == prefetched.Hot) {
 			t.Errorf("%v reads a day: got tier %d", rate, c.Tier)
 		}
 	}
@@ -236,8 +237,8 @@ func FuzzPolicy_NextIsLater(f *testing.F) {
 	policies := []*Policy{newPolicy(f, Tiers, nil), newPolicy(f, Adaptive, nil)}
 	f.Fuzz(func(t *testing.T, at int64, tier uint8, changes float64, watched int64, reads float64, claimed, checked, updated, until int64, status uint8, notFound bool) {
 		now := time.Unix(int64(uint64(at)%4e9), at%1e9)
-		c := candidate(int(at), store.Tier(tier))
-		c.History = store.History{Changes: changes, Watched: time.Duration(watched), Reads: reads, ClaimedAt: now.Add(time.Duration(claimed))}
+		c := candidate(int(at), prefetched.Tier(tier))
+		c.History = prefetched.History{Changes: changes, Watched: time.Duration(watched), Reads: reads, ClaimedAt: now.Add(time.Duration(claimed))}
 		c.State = store.State{CheckedAt: now.Add(time.Duration(checked)), UpdatedAt: now.Add(time.Duration(updated)), NotFound: notFound}
 		states := []store.StatusState{"", store.Retrying, store.Failed, store.Suspended}
 		c.Status = store.Status{State: states[int(status)%4], Until: now.Add(time.Duration(until)), Rounds: int(status), Failures: int(tier)}
@@ -262,24 +263,24 @@ func FuzzPolicy_NextIsLater(f *testing.F) {
 func TestPolicy_ReadsMakeDueOnce(t *testing.T) {
 	p := newPolicy(t, Tiers, nil)
 	for _, c := range []struct {
-		from          store.Tier
+		from          prefetched.Tier
 		before, after float64
 		want          bool
 	}{
-		{store.Cold, 11, 12, true},
-		{store.Cold, 0, 500, true},
-		{store.Cold, 0, 11, false},
-		{store.Cold, 12, 13, false},
-		{store.Warm, 12, 13, false},
-		{store.Warm, 71, 72, true},
-		{store.Hot, 71, 72, false},
+		{prefetched.Cold, 11, 12, true},
+		{prefetched.Cold, 0, 500, true},
+		{prefetched.Cold, 0, 11, false},
+		{prefetched.Cold, 12, 13, false},
+		{prefetched.Warm, 12, 13, false},
+		{prefetched.Warm, 71, 72, true},
+		{prefetched.Hot, 71, 72, false},
 	} {
-		if got := p.readsMakeDue(store.RegisteredEntity{Tier: c.from}, c.before, c.after); got != c.want {
+		if got := p.readsMakeDue(prefetched.RegisteredEntity{Tier: c.from}, c.before, c.after); got != c.want {
 			t.Errorf("%v from %v to %v reads: got %v", c.from, c.before, c.after, got)
 		}
 	}
 	// Three reads a day are too few for the tier warm. So they never make the entity due at once.
-	c := candidate(1, store.Cold)
+	c := candidate(1, prefetched.Cold)
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	for range 100 {
 		before := c.History.Reads
@@ -293,7 +294,7 @@ func TestPolicy_ReadsMakeDueOnce(t *testing.T) {
 		c.Tier, c.History = m.Tier, m.History
 		c.State.CheckedAt = now.Add(time.Second)
 	}
-	if c.Tier != store.Cold {
+	if c.Tier != prefetched.Cold {
 		t.Errorf("three reads a day: got tier %v", c.Tier)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 const (
@@ -147,10 +148,10 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 // take.
 func (s *Scheduler) claim(ctx context.Context, now time.Time, limit int) (found int, fed float64, err error) {
 	startedAt := time.Now()
-	c, err := bounded(ctx, func(ctx context.Context) (store.Claim, error) {
+	c, err := bounded(ctx, func(ctx context.Context) (prefetched.Claim, error) {
 		found = 0
 		decide := s.decide(now)
-		return s.store.ClaimEntities(ctx, s.source, now, limit, lease, s.NeedsContent, func(c store.Candidate) store.Decision {
+		return s.store.ClaimEntities(ctx, s.source, now, limit, lease, s.NeedsContent, func(c prefetched.Candidate) prefetched.Decision {
 			found++
 			return decide(c)
 		})
@@ -166,8 +167,8 @@ func (s *Scheduler) claim(ctx context.Context, now time.Time, limit int) (found 
 
 // decide returns the callback for ClaimEntities: it decides on one due entity, and counts it in the
 // metrics if it is skipped.
-func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Decision {
-	return func(c store.Candidate) store.Decision {
+func (s *Scheduler) decide(now time.Time) func(prefetched.Candidate) prefetched.Decision {
+	return func(c prefetched.Candidate) prefetched.Decision {
 		s.metrics.delay.Observe(now.Sub(c.Due).Seconds())
 		decision, skipped := s.next(c, now)
 		if !decision.Enqueue {
@@ -192,7 +193,7 @@ func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 	for {
 		startedAt := time.Now()
 		var found bool
-		c, err := bounded(ctx, func(ctx context.Context) (c store.Claim, err error) {
+		c, err := bounded(ctx, func(ctx context.Context) (c prefetched.Claim, err error) {
 			c, found, err = s.store.TakeOverClaim(ctx, s.source, now.Add(time.Since(first)), lease)
 			return c, err
 		})
@@ -203,7 +204,7 @@ func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		var left []store.ClaimedRequest
+		var left []prefetched.ClaimedRequest
 		for i, a := range c.Requests {
 			if states[i].CheckedAt.Before(c.At) {
 				a.Version = states[i].Version
@@ -223,7 +224,7 @@ func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 // so that no other scheduler enqueues the same requests. If this process hung and another scheduler
 // has taken over the claim, enqueueAll stops at once. `renewed` is a time shortly before the current
 // lease began.
-func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.Time) error {
+func (s *Scheduler) enqueueAll(ctx context.Context, c prefetched.Claim, renewed time.Time) error {
 	if c.ID == "" {
 		return nil
 	}
@@ -236,7 +237,7 @@ func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.
 		}
 		return held
 	}
-	left := poll.EnqueueAll(ctx, c.Requests, stillHeld, func(ctx context.Context, some []store.ClaimedRequest) []store.ClaimedRequest {
+	left := poll.EnqueueAll(ctx, c.Requests, stillHeld, func(ctx context.Context, some []prefetched.ClaimedRequest) []prefetched.ClaimedRequest {
 		if !stillHeld() {
 			return some
 		}
@@ -295,7 +296,7 @@ func (s *Scheduler) updatePrice(ctx context.Context, capacity Capacity, now time
 	return nil
 }
 
-func entitiesOf(requests []store.ClaimedRequest) []schemas.Entity {
+func entitiesOf(requests []prefetched.ClaimedRequest) []schemas.Entity {
 	all := make([]schemas.Entity, len(requests))
 	for i, a := range requests {
 		all[i] = a.Entity

@@ -15,6 +15,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -42,9 +43,9 @@ func newWorld(t *testing.T, entities int) *world {
 		published: map[schemas.Entity][]time.Time{}, refreshAt: map[schemas.Entity]time.Time{}, number: 1, killed: func() bool { return false },
 	}
 	p := newPolicy(t, Tiers, nil)
-	var all []store.RegisteredEntity
+	var all []prefetched.RegisteredEntity
 	for i := range entities {
-		r := store.RegisteredEntity{Entity: entity(i), Tier: store.Hot, Enabled: true, History: store.History{Reads: 1000}}
+		r := prefetched.RegisteredEntity{Entity: entity(i), Tier: prefetched.Hot, Enabled: true, History: prefetched.History{Reads: 1000}}
 		r.Due = p.FirstDue(r.Entity, r.Tier, w.now)
 		all = append(all, r)
 	}
@@ -61,7 +62,7 @@ type killableEnqueuer struct {
 	kill context.CancelFunc
 }
 
-func (k killableEnqueuer) Prefetch(ctx context.Context, requests []store.ClaimedRequest) []store.ClaimedRequest {
+func (k killableEnqueuer) Prefetch(ctx context.Context, requests []prefetched.ClaimedRequest) []prefetched.ClaimedRequest {
 	for i, a := range requests {
 		if ctx.Err() != nil || k.killed() {
 			k.kill()
@@ -220,15 +221,15 @@ type hungStore struct {
 	requests int
 }
 
-func (h *hungStore) TakeOverClaim(context.Context, string, time.Time, time.Duration) (c store.Claim, found bool, err error) {
+func (h *hungStore) TakeOverClaim(context.Context, string, time.Time, time.Duration) (c prefetched.Claim, found bool, err error) {
 	return c, false, nil
 }
 
-func (h *hungStore) ClaimEntities(_ context.Context, source string, now time.Time, _ int, lease time.Duration, _ func(string) bool, _ func(store.Candidate) store.Decision) (store.Claim, error) {
+func (h *hungStore) ClaimEntities(_ context.Context, source string, now time.Time, _ int, lease time.Duration, _ func(string) bool, _ func(prefetched.Candidate) prefetched.Decision) (prefetched.Claim, error) {
 	h.until = time.Now().Add(lease)
 	<-time.After(h.while)
-	c := store.NewClaim(source, now)
-	c.Requests = []store.ClaimedRequest{{Entity: entity(0)}}
+	c := prefetched.NewClaim(source, now)
+	c.Requests = []prefetched.ClaimedRequest{{Entity: entity(0)}}
 	return c, nil
 }
 
@@ -250,13 +251,13 @@ func (h *hungStore) NextEntityTime(context.Context, string) (due time.Time, err 
 	return due, nil
 }
 
-func (h *hungStore) EntitiesDueAfter(context.Context, string, time.Time, int, func(string) bool) ([]store.Candidate, error) {
+func (h *hungStore) EntitiesDueAfter(context.Context, string, time.Time, int, func(string) bool) ([]prefetched.Candidate, error) {
 	return nil, nil
 }
 
-func (h *hungStore) BringForward(context.Context, []store.DueTime) error { return nil }
+func (h *hungStore) BringForward(context.Context, []prefetched.DueTime) error { return nil }
 
-func (h *hungStore) Prefetch(_ context.Context, requests []store.ClaimedRequest) []store.ClaimedRequest {
+func (h *hungStore) Prefetch(_ context.Context, requests []prefetched.ClaimedRequest) []prefetched.ClaimedRequest {
 	h.requests += len(requests)
 	return nil
 }
@@ -331,10 +332,10 @@ func TestSchedule_CountsTheCallsOfAFirstRefresh(t *testing.T) {
 	}
 	for facet, want := range map[string][2]float64{"plain": {2, 2}, "named": {2, 3}, "unknown": {1, 1}} {
 		e := schemas.Entity{Source: "nexon", Facet: facet, Key: "a"}
-		if got := s.costOf([]store.ClaimedRequest{{Entity: e, Version: 7}}); got != want[0] {
+		if got := s.costOf([]prefetched.ClaimedRequest{{Entity: e, Version: 7}}); got != want[0] {
 			t.Errorf("calls of a refresh of %s: got %v, want %v", facet, got, want[0])
 		}
-		if got := s.costOf([]store.ClaimedRequest{{Entity: e}}); got != want[1] {
+		if got := s.costOf([]prefetched.ClaimedRequest{{Entity: e}}); got != want[1] {
 			t.Errorf("calls of the first refresh of %s: got %v, want %v", facet, got, want[1])
 		}
 	}
@@ -345,7 +346,7 @@ func TestSchedule_CountsTheCallsOfAFirstRefresh(t *testing.T) {
 func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	const n = 6000
 	w := newWorld(t, n)
-	all, err := w.store.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, n)
+	all, err := w.store.Entities(t.Context(), prefetched.Filter{}, schemas.Entity{}, n)
 	if err != nil {
 		t.Fatal(err)
 	}

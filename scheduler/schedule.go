@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Facet is the prefetch configuration of a facet, and the number of calls that its refreshes take.
@@ -106,7 +106,7 @@ func (s *Schedule) ContentReadyAt(facet string, now time.Time) time.Time {
 
 // FirstDue returns the first due time of an entity that is registered now, and whether its facet is
 // prefetched.
-func (s *Schedule) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
+func (s *Schedule) FirstDue(r prefetched.RegisteredEntity, now time.Time) (time.Time, bool) {
 	p, ok := s.policies[r.Entity.Facet]
 	if !ok {
 		return time.Time{}, false
@@ -116,7 +116,7 @@ func (s *Schedule) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time,
 
 // ReadsMakeDue reports whether an entity becomes due at once because its number of reads has risen
 // from `before` to `after`.
-func (s *Schedule) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
+func (s *Schedule) ReadsMakeDue(r prefetched.RegisteredEntity, before, after float64) bool {
 	p, ok := s.policies[r.Entity.Facet]
 	return ok && p.readsMakeDue(r, before, after)
 }
@@ -134,17 +134,17 @@ const notPrefetched = 24 * time.Hour
 
 // next decides on a due entity. If the entity is not enqueued, the second result is the reason
 // (skipOff etc.).
-func (s *Schedule) next(c store.Candidate, now time.Time) (store.Decision, string) {
+func (s *Schedule) next(c prefetched.Candidate, now time.Time) (prefetched.Decision, string) {
 	p, ok := s.policies[c.Entity.Facet]
 	if !ok {
-		return store.Decision{Due: now.Add(notPrefetched), Tier: c.Tier, History: c.History}, skipOff
+		return prefetched.Decision{Due: now.Add(notPrefetched), Tier: c.Tier, History: c.History}, skipOff
 	}
 	return p.judge(c, now)
 }
 
 // costOf returns how many upstream calls the requests take together. The call for an alias that has
 // expired since the last refresh is not included.
-func (s *Schedule) costOf(requests []store.ClaimedRequest) (sum float64) {
+func (s *Schedule) costOf(requests []prefetched.ClaimedRequest) (sum float64) {
 	for _, a := range requests {
 		cost := s.cost[a.Entity.Facet]
 		if a.Version == 0 {

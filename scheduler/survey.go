@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Survey is a pass over the entities that are not due yet, in the order of their due times
@@ -53,17 +53,17 @@ func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more boo
 	if !running || !s.adaptive() {
 		return false, nil
 	}
-	all, err := bounded(ctx, func(ctx context.Context) ([]store.Candidate, error) {
+	all, err := bounded(ctx, func(ctx context.Context) ([]prefetched.Candidate, error) {
 		return s.store.EntitiesDueAfter(ctx, s.source, after, surveyBatch, s.NeedsContent)
 	})
 	if err != nil {
 		return false, err
 	}
-	var forward []store.DueTime
+	var forward []prefetched.DueTime
 	for _, c := range all {
 		if p := s.policies[c.Entity.Facet]; p != nil {
 			if due, earlier := p.EarlierDue(c, now); earlier {
-				forward = append(forward, store.DueTime{Entity: c.Entity, At: due})
+				forward = append(forward, prefetched.DueTime{Entity: c.Entity, At: due})
 			}
 		}
 	}
@@ -87,7 +87,7 @@ func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more boo
 // mode only). `earlier` is true if the new due time is earlier than the stored one by more than a
 // tenth of the interval. The new due time is never within the entity's cool-down. An entity that was
 // never checked nor requested becomes due at once.
-func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, earlier bool) {
+func (p *Policy) EarlierDue(c prefetched.Candidate, now time.Time) (due time.Time, earlier bool) {
 	if p.config.Mode != Adaptive || c.Status.State != "" || !p.config.Active.allows(c) || p.ContentNotReady(now) {
 		return time.Time{}, false
 	}

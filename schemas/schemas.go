@@ -4,6 +4,7 @@
 package schemas
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -70,6 +71,11 @@ type Entity struct {
 
 // String returns source/facet/key, for logs and error messages.
 func (e Entity) String() string { return e.Source + "/" + e.Facet + "/" + e.Key }
+
+// Compare returns -1, 0 or +1: it orders entities by source, facet and key.
+func (e Entity) Compare(other Entity) int {
+	return cmp.Or(strings.Compare(e.Source, other.Source), strings.Compare(e.Facet, other.Facet), strings.Compare(e.Key, other.Key))
+}
 
 // Check returns nil if e is well formed, and otherwise an error that names the fault.
 func (e Entity) Check() error {

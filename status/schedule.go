@@ -6,6 +6,7 @@ import (
 	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Schedule is the state of the prefetching of one source.
@@ -47,7 +48,7 @@ type FacetSchedule struct {
 	// ReadyAt is the time at which the upstream will publish the content of the day. Until then no
 	// entity of the facet is prefetched. zero: the content is already published.
 	ReadyAt  time.Time
-	Tiers    [3]TierSchedule // the tiers of the facet, indexed by store.Tier
+	Tiers    [3]TierSchedule // the tiers of the facet, indexed by prefetched.Tier
 	Triggers []TriggerSchedule
 }
 
@@ -80,7 +81,7 @@ type Due struct {
 	MaxCounted int64
 	// Next is the earliest due time; zero: no entity is scheduled.
 	Next  time.Time
-	Tiers []store.TierBacklog
+	Tiers []prefetched.TierBacklog
 	// Retries counts the due retries that no process has claimed. Scheduled counts all retries,
 	// including future ones; Scheduled.Oldest is the time of the earliest retry.
 	Retries, Scheduled store.Backlog

@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 const (
@@ -35,7 +36,7 @@ const (
 // Backlogs counts due entities, retries and outbox events. Each count uses a database index and
 // ends at a limit, so it is fast.
 type Backlogs interface {
-	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]store.TierBacklog, error)
+	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]prefetched.TierBacklog, error)
 	RetryBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 	OutboxBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 }
@@ -45,7 +46,7 @@ type scheduleStore interface {
 	Backlogs
 	// CountEntities counts registered entities. If exact is false, the database has only estimated
 	// the number.
-	CountEntities(ctx context.Context, f store.EntityFilter) (n int64, exact bool, err error)
+	CountEntities(ctx context.Context, f prefetched.Filter) (n int64, exact bool, err error)
 	// NextEntityTime returns the earliest due time; zero: no entity is scheduled.
 	NextEntityTime(ctx context.Context, source string) (time.Time, error)
 }
@@ -93,7 +94,7 @@ type scheduleCache struct {
 
 type tierKey struct {
 	facet string
-	tier  store.Tier
+	tier  prefetched.Tier
 }
 
 type enabledEntities struct {
@@ -220,8 +221,8 @@ func (s *ScheduleReader) counts(ctx context.Context, source string) (map[tierKey
 	}
 	counts, enabled := map[tierKey]enabledEntities{}, true
 	for facet := range prefetch.Facets {
-		for _, tier := range []store.Tier{store.Hot, store.Warm, store.Cold} {
-			n, exact, err := s.Store.CountEntities(ctx, store.EntityFilter{Source: source, Facet: facet, Tier: &tier, Enabled: &enabled})
+		for _, tier := range []prefetched.Tier{prefetched.Hot, prefetched.Warm, prefetched.Cold} {
+			n, exact, err := s.Store.CountEntities(ctx, prefetched.Filter{Source: source, Facet: facet, Tier: &tier, Enabled: &enabled})
 			if err != nil {
 				return nil, err
 			}
@@ -238,7 +239,7 @@ func facetSchedules(p Prefetch, counts map[tierKey]enabledEntities, failure stri
 	for _, name := range slices.Sorted(maps.Keys(p.Facets)) {
 		f := p.Facets[name]
 		shown := FacetSchedule{Facet: name, Mode: string(f.Mode), MinInterval: f.MinInterval, MaxInterval: f.MaxInterval, ReadyAt: p.Schedule.ContentReadyAt(name, now)}
-		for tier, of := range map[store.Tier]scheduler.Tier{store.Hot: f.Tiers.Hot, store.Warm: f.Tiers.Warm, store.Cold: f.Tiers.Cold} {
+		for tier, of := range map[prefetched.Tier]scheduler.Tier{prefetched.Hot: f.Tiers.Hot, prefetched.Warm: f.Tiers.Warm, prefetched.Cold: f.Tiers.Cold} {
 			n := counts[tierKey{name, tier}]
 			if failure != "" {
 				n = enabledEntities{}

@@ -1,24 +1,25 @@
 // Package store defines the stored data of an entity and the rules by which the result of a
-// fetch replaces the stored state. Its SQL texts and row conversions are shared by both databases:
-// store/postgres and store/sqlite. Both pass the conformance suite in store/storetest.
+// fetch replaces the stored state. Package store/shared has the SQL texts that both databases use.
+// The databases are store/postgres and store/sqlite. Both pass the conformance suite in
+// store/storetest.
 //
 // # Tables
 //
 //	table            | one row per                     | Go type
-//	-----------------|---------------------------------|------------------
+//	-----------------|---------------------------------|----------------------------
 //	snapshot_state   | entity with a stored result     | State
 //	snapshot_payload | entity with content             | Snapshot.Payload
 //	update_status    | entity whose last fetch failed  | Status
 //	outbox           | change not yet delivered        | OutboxEvent
-//	entities         | prefetched entity               | RegisteredEntity
-//	schedule_claims  | batch that a scheduler claimed  | Claim
-//	dead_letters     | record on a dead-letter topic   | DeadLetter
-//	dlq_jobs         | replay or purge                 | DLQJob
+//	entities         | prefetched entity               | prefetched.RegisteredEntity
+//	schedule_claims  | batch that a scheduler claimed  | prefetched.Claim
+//	dead_letters     | record on a dead-letter topic   | deadletters.DeadLetter
+//	dlq_jobs         | replay or purge                 | deadletters.Job
 //	settings         | source with an override         | Setting
 //	audit            | action of an operator           | AuditEntry
 //	quota_usage      | daily quota policy              | Usage
 //	api_keys         | API key                         | APIKey
-//	tokens           | credential that renews itself   | Token
+//	tokens           | credential that renews itself   | tokens.Token
 //
 // # Results of a write
 //

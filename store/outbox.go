@@ -3,7 +3,6 @@ package store
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -105,32 +104,16 @@ func (e OutboxEvent) ReadyAt() time.Time {
 
 // Statements for the outbox, shared by both databases.
 const (
-	// OutboxColumns are the columns that ScanOutboxEvent reads.
-	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers, e.item, e.run`
-
 	// InsertOutboxEvent is the start of a statement. The rows to insert follow it, with the fields
 	// of OutboxRow and OutboxEvent.Item.
 	InsertOutboxEvent = `INSERT INTO outbox AS e (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at, item)`
-
-	// DueOutboxEvents is the end of a query of the table outbox. The query must give the table the
-	// alias e. Arguments: source, time, limit.
-	DueOutboxEvents = ` FROM outbox e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
 
 	// PageRequest is the value of quiet_facet of an event that requests the next page of a collection.
 	// No facet has this name. The delivery of such an event does not delete it, because Kafka can lose
 	// the record of the request. Instead PostponePage moves its due time to ten minutes after the claim
 	// (the claim itself has moved it by 30 s), and then the page is requested again. The
 	// transaction that stores the page deletes the event.
-	PageRequest  = `#page`
-	PostponePage = `due_at = due_at + 570000000, at = due_at + 570000000`
-
-	// deleteQuietTriggers deletes the undelivered events of triggers with a quiet time that a change of
-	// the entity has caused, or that would refresh the entity. Arguments: source, facet, key.
-	deleteQuietTriggers = `DELETE FROM outbox WHERE source = $1 AND key = $3 AND quiet_facet <> '' AND (facet = $2 OR quiet_facet = $2)`
-
-	// SelectNextOutboxTime returns the earliest due time in microseconds, or no row. Argument:
-	// source.
-	SelectNextOutboxTime = `SELECT due_at FROM outbox WHERE source = $1 ORDER BY due_at, id LIMIT 1`
+	PageRequest = `#page`
 )
 
 // OutboxRow contains the values that the SQL statement InsertOutboxEvent inserts for one stored change.
@@ -178,24 +161,4 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 		}
 	}
 	return rows, err
-}
-
-// ScanOutboxEvent reads the event from a row.
-func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
-	var at int64
-	var before, after, text []byte
-	err := scan(&e.ID, &e.Entity.Source, &e.Entity.Facet, &e.Entity.Key, &e.Version, &at, &before, &after, &e.PublishChange, &text, &e.Item, &e.Run)
-	if err != nil {
-		return err
-	}
-	e.At, e.Before, e.After, e.Triggers = fromMicros(at), Hash{}, Hash{}, nil
-	copy(e.Before[:], before)
-	copy(e.After[:], after)
-	if err := json.Unmarshal(text, &e.Triggers); err != nil {
-		return fmt.Errorf("decode the triggers of outbox event %d of %s: %w", e.ID, e.Entity, err)
-	}
-	if len(e.Triggers) == 0 {
-		e.Triggers = nil
-	}
-	return nil
 }

@@ -1,76 +1,42 @@
 package store
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Statements for snapshots, shared by both databases. Times are stored as microseconds since 1970
 // UTC; 0 means no time.
 const (
-	// StateColumns are the columns that ScanState reads: a State without its entity.
-	StateColumns = `s.version, s.hash, s.extract_version, s.encoding, s.size, s.media_type,
-	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.not_found, s.etag, s.last_modified, s.visibility, s.manual, s.alias_not_found`
-
-	// SelectSnapshot returns the state's columns and the payload, or null without a payload. It
-	// looks up each table by the key instead of joining the tables. Planning a join of two
-	// partitioned tables takes a quarter of the statement's time, and a connection through a pooler
-	// plans the statement at each call. Arguments: source, facet, key.
-	SelectSnapshot = `SELECT ` + StateColumns + `,
-	coalesce(s.alias_payload, (SELECT p.payload FROM snapshot_payload p WHERE p.source = $1 AND p.facet = $2 AND p.key = $3))
-FROM snapshot_state s
-WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
-
-	// ResetOtherVisibility is the part of the statement that stores a not-found result. If the stored
-	// content has another visibility, it removes the content. The reason: a row has only one
-	// visibility, and clients that may see the not-found result may not be allowed to see the content.
-	ResetOtherVisibility = `, visibility = excluded.visibility,
-	hash = CASE WHEN s.visibility = excluded.visibility THEN s.hash ELSE excluded.hash END,
-	extract_version = CASE WHEN s.visibility = excluded.visibility THEN s.extract_version ELSE 0 END,
-	encoding = CASE WHEN s.visibility = excluded.visibility THEN s.encoding ELSE '' END,
-	size = CASE WHEN s.visibility = excluded.visibility THEN s.size ELSE 0 END,
-	media_type = CASE WHEN s.visibility = excluded.visibility THEN s.media_type ELSE '' END,
-	alias_payload = CASE WHEN s.visibility = excluded.visibility THEN s.alias_payload END,
-	last_fetched_at = CASE WHEN s.visibility = excluded.visibility THEN s.last_fetched_at ELSE 0 END,
-	last_updated_at = CASE WHEN s.visibility = excluded.visibility THEN s.last_updated_at ELSE 0 END,
-	etag = CASE WHEN s.visibility = excluded.visibility THEN s.etag ELSE '' END,
-	last_modified = CASE WHEN s.visibility = excluded.visibility THEN s.last_modified ELSE '' END`
-
 	// DeleteState deletes the state of an entity. Arguments: source, facet, key.
 	DeleteState = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
-// DeleteSnapshot is the list of statements that delete everything stored of an entity: snapshot,
-// status, registration and undelivered events of triggers with a quiet time. Arguments of each:
-// source, facet, key. The state is deleted first, in the same order as in a write, which prevents
-// deadlocks. The payload and the items are deleted only if no state is stored, so content that a
-// concurrent write has just stored is kept.
-var DeleteSnapshot = slices.Concat([]string{DeleteState}, DeleteOrphans[:], []string{DeleteStatus, DeleteEntity, deleteQuietTriggers})
+// Statements that delete the rows of an entity whose row in snapshot_state was deleted.
+const (
+	// DeleteStatus deletes the status of an entity. Arguments: source, facet, key.
+	DeleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3`
 
-// ScanState reads the state from a row. The parameter `more` has the destinations of further columns.
-func (s *State) ScanState(scan func(...any) error, more ...any) error {
-	var hash []byte
-	var fetched, checked, updated int64
-	err := scan(append([]any{
-		&s.Version, &hash, &s.ExtractVersion, &s.Encoding, &s.Size, &s.MediaType,
-		&fetched, &checked, &updated, &s.NotFound, &s.ETag, &s.LastModified, &s.Visibility, &s.Manual, &s.AliasNotFound,
-	}, more...)...)
-	copy(s.Hash[:], hash)
-	// the column alias_not_found stays true when content is stored, so it counts only together with
-	// not_found
-	s.AliasNotFound = s.AliasNotFound && s.NotFound
-	s.FetchedAt, s.CheckedAt, s.UpdatedAt = fromMicros(fetched), fromMicros(checked), fromMicros(updated)
-	return err
-}
+	deleteOrphanPayload    = `DELETE FROM snapshot_payload` + withoutState
+	deleteOrphanItems      = `DELETE FROM items` + withoutState
+	deleteOrphanWalkPages  = `DELETE FROM walk_pages` + withoutState
+	deleteOrphanCollection = `DELETE FROM collections` + withoutState
 
-func fromMicros(us int64) time.Time {
+	withoutState = ` WHERE source = $1 AND facet = $2 AND key = $3
+AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3)`
+)
+
+// DeleteOrphans are the statements that delete the payload and the items of an entity whose row in
+// snapshot_state was deleted. Arguments of each: source, facet, key.
+var DeleteOrphans = [...]string{deleteOrphanPayload, deleteOrphanItems, deleteOrphanWalkPages, deleteOrphanCollection}
+
+// FromMicros returns the time of a column with microseconds since 1970 UTC; 0 is the zero time.
+func FromMicros(us int64) time.Time {
 	if us == 0 {
 		return time.Time{}
 	}
 	return time.UnixMicro(us).UTC()
 }
 
-func toMicros(t time.Time) int64 {
+// ToMicros returns the value of FromMicros for a time.
+func ToMicros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}

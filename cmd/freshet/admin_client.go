@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/settings"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // adminClient calls a query service for the commands. Its errors name the flags and the variables
@@ -166,13 +166,13 @@ func (c *adminClient) Limiters(ctx context.Context, source string) ([]limiter.Vi
 }
 
 // Job reads a job.
-func (c *adminClient) Job(ctx context.Context, id string) (j store.DLQJob, err error) {
+func (c *adminClient) Job(ctx context.Context, id string) (j deadletters.Job, err error) {
 	err = c.Call(ctx, http.MethodGet, "/dlq-jobs/"+url.PathEscape(id), nil, &j)
 	return j, err
 }
 
 // ChangeJob stops or resumes a job.
-func (c *adminClient) ChangeJob(ctx context.Context, id, verb string) (j store.DLQJob, err error) {
+func (c *adminClient) ChangeJob(ctx context.Context, id, verb string) (j deadletters.Job, err error) {
 	err = c.Call(ctx, http.MethodPost, "/dlq-jobs/"+url.PathEscape(id)+"/"+verb, map[string]string{}, &j)
 	return j, err
 }

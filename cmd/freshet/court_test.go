@@ -21,6 +21,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/sqlite"
 	"github.com/freshet/freshet/topics"
 )
@@ -141,8 +142,8 @@ func (c *court) register(key string, due time.Time) {
 	if _, err := c.db.DeleteEntity(c.Context(), e); err != nil { // delete the entity first, because a case that is already registered would keep its old due time
 		c.Fatal(err)
 	}
-	entity := store.RegisteredEntity{Entity: e, Params: map[string]string{"encCsNo": "enc-" + key}, Tier: store.Cold, Enabled: true, Due: due}
-	if _, err := c.db.RegisterEntities(c.Context(), []store.RegisteredEntity{entity}); err != nil {
+	entity := prefetched.RegisteredEntity{Entity: e, Params: map[string]string{"encCsNo": "enc-" + key}, Tier: prefetched.Cold, Enabled: true, Due: due}
+	if _, err := c.db.RegisterEntities(c.Context(), []prefetched.RegisteredEntity{entity}); err != nil {
 		c.Fatal(err)
 	}
 }
@@ -163,7 +164,7 @@ func (c *court) makeDue(key string) {
 func (c *court) waitUntilSkipped(key string) {
 	c.Helper()
 	c.waitFor("a look at "+key, func() bool {
-		all, err := c.db.Entities(c.Context(), store.EntityFilter{Source: "court", Facet: "progress", KeyPrefix: key}, schemas.Entity{}, 1)
+		all, err := c.db.Entities(c.Context(), prefetched.Filter{Source: "court", Facet: "progress", KeyPrefix: key}, schemas.Entity{}, 1)
 		if err != nil {
 			c.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 func (p *program) dlq() *cobra.Command {
@@ -189,7 +189,7 @@ func (p *program) groupDeadLetters(ctx context.Context, api *adminClient, path s
 		return err
 	}
 	header := []string{"COUNT", "REASON", "STATUS", "FACET", "FIRST", "LAST", "FINGERPRINT", "ERROR"}
-	return printAll(p.Stdout, output, all.Groups, header, func(g store.DeadLetterGroup) [][]string {
+	return printAll(p.Stdout, output, all.Groups, header, func(g deadletters.Group) [][]string {
 		return [][]string{{
 			strconv.FormatInt(g.Count, 10), string(g.Reason), formatStatus(g.Status), shorten(g.Facet),
 			formatTime(g.First), formatTime(g.Last), orDash(g.Fingerprint), shorten(g.Error),

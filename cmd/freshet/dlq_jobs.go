@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // jobPollInterval is the interval at which followJob reads a job.
@@ -51,7 +51,7 @@ so that they do not use quota that is reserved for users.`,
 			if err != nil {
 				return err
 			}
-			order := map[string]any{"kind": store.ReplayJob, "lane": strings.ToUpper(lane), "rate": perSecond, "max": maxCount, "note": note}
+			order := map[string]any{"kind": deadletters.ReplayJob, "lane": strings.ToUpper(lane), "rate": perSecond, "max": maxCount, "note": note}
 			if !slices.Contains([]any{string(schemas.High), string(schemas.Low)}, order["lane"]) {
 				return app.UsageErrorf("--lane is %q; it must be high or low", lane)
 			}
@@ -115,7 +115,7 @@ and one that is not indexed yet counts as open for a day.`,
 		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 6d       # Kafka's retention deletes these tomorrow
   freshet dlq purge --fingerprint F --since 6h --dry-run   # dead letters of the last six hours`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.startJob(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": maxCount, "note": note}, dry)
+			return p.startJob(cmd, &d, map[string]any{"kind": deadletters.PurgeJob, "max": maxCount, "note": note}, dry)
 		},
 	}
 	d.addFlags(c)
@@ -156,7 +156,7 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 	if err := p.printPlan(plan); err != nil {
 		return err
 	}
-	verb := map[any]string{store.ReplayJob: "replay", store.PurgeJob: "purge"}[order["kind"]]
+	verb := map[any]string{deadletters.ReplayJob: "replay", deadletters.PurgeJob: "purge"}[order["kind"]]
 	switch {
 	case dry:
 		return nil
@@ -175,7 +175,7 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 		return err
 	}
 	values["until"] = plan.Until.Format(time.RFC3339Nano) // exclude dead letters that the plan did not show
-	var j store.DLQJob
+	var j deadletters.Job
 	if err := api.Call(ctx, http.MethodPost, path+"/jobs", order, &j); err != nil {
 		return err
 	}
@@ -224,13 +224,13 @@ var refusals = map[string]string{
 
 // followJob prints the progress of a job until the job ends. If ctx ends first, followJob returns,
 // and the job continues in the query service.
-func (p *program) followJob(ctx context.Context, api *adminClient, j store.DLQJob) error {
+func (p *program) followJob(ctx context.Context, api *adminClient, j deadletters.Job) error {
 	defer api.KeepAlive(maxBatchesInFlight)()
 	f, isFile := p.Stderr.(*os.File)
 	shown := &jobProgress{progress: progress{out: p.Stderr, terminal: isFile && isTerminal(f), started: time.Now()}}
 	tick := time.NewTicker(jobPollInterval)
 	defer tick.Stop()
-	for j.State == store.JobRunning {
+	for j.State == deadletters.JobRunning {
 		shown.print(j, time.Now())
 		select {
 		case <-tick.C:
@@ -251,8 +251,8 @@ func (p *program) followJob(ctx context.Context, api *adminClient, j store.DLQJo
 }
 
 // reportJobEnd prints the result of a job. It returns a partialError if dead letters stay open.
-func (p *program) reportJobEnd(j store.DLQJob) error {
-	did := map[store.JobKind]string{store.ReplayJob: "replayed", store.PurgeJob: "purged"}[j.Kind]
+func (p *program) reportJobEnd(j deadletters.Job) error {
+	did := map[deadletters.JobKind]string{deadletters.ReplayJob: "replayed", deadletters.PurgeJob: "purged"}[j.Kind]
 	if _, err := fmt.Fprintf(p.Stdout, "%d of %d dead letters %s (job %s)\n", j.Done, j.Total, did, j.ID); err != nil {
 		return err
 	}
@@ -260,7 +260,7 @@ func (p *program) reportJobEnd(j store.DLQJob) error {
 	for _, refused := range slices.Sorted(maps.Keys(j.Refused)) {
 		why = append(why, fmt.Sprintf("%d stay open: %s", j.Refused[refused], refusals[refused]))
 	}
-	if j.State == store.JobStopped {
+	if j.State == deadletters.JobStopped {
 		why = append(why, "the job was stopped; continue it with `freshet dlq replay --resume "+j.ID+"`")
 	}
 	if len(why) > 0 {
@@ -275,7 +275,7 @@ type jobProgress struct {
 	printedAt time.Time
 }
 
-func (s *jobProgress) print(j store.DLQJob, now time.Time) {
+func (s *jobProgress) print(j deadletters.Job, now time.Time) {
 	if now.Sub(s.printedAt) < s.interval() {
 		return
 	}
@@ -299,12 +299,12 @@ func (p *program) dlqJobs() *cobra.Command {
 	}
 	output.addFlag(c)
 	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
-		var all struct{ Jobs []store.DLQJob }
+		var all struct{ Jobs []deadletters.Job }
 		if err := api.Call(cmd.Context(), http.MethodGet, "/dlq-jobs", nil, &all); err != nil {
 			return err
 		}
 		header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "TOTAL", "STAY OPEN", "CREATED", "LAST PROGRESS", "BY", "WAITING FOR"}
-		return printAll(p.Stdout, output, all.Jobs, header, func(j store.DLQJob) [][]string {
+		return printAll(p.Stdout, output, all.Jobs, header, func(j deadletters.Job) [][]string {
 			return [][]string{{
 				j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
 				strconv.FormatInt(j.RefusedCount(), 10), formatTime(j.CreatedAt), formatTime(j.UpdatedAt), shorten(j.CreatedBy), shorten(j.Error),

@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/simulator"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // setUpstreamFailing makes the upstream reject all keys with the prefix "bad" permanently if the
@@ -174,10 +174,10 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 				code, out, errs, "continues without this command")
 		}
 	})
-	job := func(state store.JobState, done int64) (j store.DLQJob) {
+	job := func(state deadletters.JobState, done int64) (j deadletters.Job) {
 		d.Helper()
 		for since := time.Now(); j.State != state || j.Done != done; <-time.After(50 * time.Millisecond) {
-			var all []store.DLQJob
+			var all []deadletters.Job
 			if err := json.Unmarshal([]byte(d.mustRun(0, nil, "dlq", "jobs", "-o", "json")), &all); err != nil || len(all) > 1 {
 				t.Fatalf("jobs: got %+v, %v, want at most 1", all, err)
 			}
@@ -190,17 +190,17 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 		}
 		return j
 	}
-	id := job(store.JobRunning, 1).ID
+	id := job(deadletters.JobRunning, 1).ID
 	interrupt()
 	following.Wait()
-	job(store.JobRunning, 1)
+	job(deadletters.JobRunning, 1)
 	d.mustRun(0, []string{"stops within 30 s", "1 of 4"}, "dlq", "stop", id)
-	job(store.JobStopped, 1)
+	job(deadletters.JobStopped, 1)
 
 	again, leave := context.WithCancel(context.Background())
 	defer leave()
 	following.Go(func() { d.dlq(again, "replay", "--resume", id) })
-	job(store.JobRunning, 1)
+	job(deadletters.JobRunning, 1)
 	d.mustRun(0, nil, "dlq", "stop", id)
 	following.Wait() // the command that follows the job must also end, because the job was stopped
 }
@@ -210,18 +210,18 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 func TestDLQ_FollowReportsOpenDeadLetters(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		j       store.DLQJob
+		j       deadletters.Job
 		partial bool
 		says    string
 	}{
-		"all":     {store.DLQJob{State: store.JobDone, Total: 2, Done: 2}, false, ""},
-		"limit":   {store.DLQJob{State: store.JobDone, Total: 2, Done: 1, Refused: map[string]int64{dlq.RefusedLimit: 1}}, true, "1 stay open: already replayed 3 times; fix"},
-		"several": {store.DLQJob{State: store.JobDone, Refused: map[string]int64{dlq.RefusedGone: 4, dlq.RefusedInvalid: 1}}, true, "4 stay open: Kafka has deleted the record; purge; 1 stay open: the facet"},
-		"stopped": {store.DLQJob{State: store.JobStopped, ID: "j"}, true, "freshet dlq replay --resume j"},
+		"all":     {deadletters.Job{State: deadletters.JobDone, Total: 2, Done: 2}, false, ""},
+		"limit":   {deadletters.Job{State: deadletters.JobDone, Total: 2, Done: 1, Refused: map[string]int64{dlq.RefusedLimit: 1}}, true, "1 stay open: already replayed 3 times; fix"},
+		"several": {deadletters.Job{State: deadletters.JobDone, Refused: map[string]int64{dlq.RefusedGone: 4, dlq.RefusedInvalid: 1}}, true, "4 stay open: Kafka has deleted the record; purge; 1 stay open: the facet"},
+		"stopped": {deadletters.Job{State: deadletters.JobStopped, ID: "j"}, true, "freshet dlq replay --resume j"},
 	} {
 		var out bytes.Buffer
 		p := &program{app.NewProcess(nil, &out, io.Discard)}
-		test.j.Kind = store.ReplayJob
+		test.j.Kind = deadletters.ReplayJob
 		err := p.reportJobEnd(test.j)
 		if partial := errors.As(err, new(partialError)); partial != test.partial || err != nil && !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: got %v, want an error that contains %q, partial: %v", name, err, test.says, test.partial)

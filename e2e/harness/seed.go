@@ -13,6 +13,7 @@ import (
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/postgres"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // ContentCount is the number of different contents that Store uses in turn.
@@ -64,10 +65,10 @@ func (s *Site) Register(ctx context.Context, facet string, count int) error {
 		return err
 	}
 	defer db.Close()
-	var all []store.RegisteredEntity
+	var all []prefetched.RegisteredEntity
 	for i := range count {
-		all = append(all, store.RegisteredEntity{
-			Entity: schemas.Entity{Source: s.Source, Facet: facet, Key: fmt.Sprint("due-", i)}, Tier: store.Cold, Enabled: true,
+		all = append(all, prefetched.RegisteredEntity{
+			Entity: schemas.Entity{Source: s.Source, Facet: facet, Key: fmt.Sprint("due-", i)}, Tier: prefetched.Cold, Enabled: true,
 			Due: time.Now().Add(time.Duration(5+i) * time.Second),
 		})
 	}

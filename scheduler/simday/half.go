@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/scheduler"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Bounds of the interval in the policy "change age / 2", in seconds. They equal the default bounds
@@ -19,8 +19,8 @@ const (
 // mode. The interval of an entity is half the time since its last change. These intervals alone
 // would not match a budget, so all of them are multiplied by g.stretch (see adjustStretch). Unlike
 // the other policies, this policy knows the result of a check before it computes the next due time.
-func (g *simulation) nextHalfAge(c store.Candidate, e *simEntity, now time.Time) store.Decision {
-	d := store.Decision{Tier: c.Tier, History: c.History, Enqueue: true}
+func (g *simulation) nextHalfAge(c prefetched.Candidate, e *simEntity, now time.Time) prefetched.Decision {
+	d := prefetched.Decision{Tier: c.Tier, History: c.History, Enqueue: true}
 	second := seconds(now)
 	if float64(second-e.checked) < g.halfAgeInterval(e)/2 {
 		d.Enqueue = false

@@ -10,6 +10,7 @@ import (
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 var policyNames = []string{"tiers", "change age / 2", "adaptive"}
@@ -120,11 +121,11 @@ func (g *simulation) register() {
 	bounds := scheduler.DefaultConfig().Tiers
 	for i := range int32(len(g.all)) {
 		e := &g.all[i]
-		tier, every := store.Cold, bounds.Cold.Every
+		tier, every := prefetched.Cold, bounds.Cold.Every
 		if r := float64(e.readRate); r >= bounds.Hot.Reads {
-			tier, every = store.Hot, bounds.Hot.Every
+			tier, every = prefetched.Hot, bounds.Hot.Every
 		} else if r >= bounds.Warm.Reads {
-			tier, every = store.Warm, bounds.Warm.Every
+			tier, every = prefetched.Warm, bounds.Warm.Every
 		}
 		e.tier = int8(tier)
 		due := int32(g.policy.FirstDue(entity(i), tier, epoch).Sub(epoch) / time.Second)
@@ -265,7 +266,7 @@ func (g *simulation) surveyStep(second int32, now time.Time) {
 
 func seconds(t time.Time) int32 { return int32(t.Sub(epoch) / time.Second) }
 
-func (g *simulation) next(i int32, e *simEntity, now time.Time) store.Decision {
+func (g *simulation) next(i int32, e *simEntity, now time.Time) prefetched.Decision {
 	c := g.candidate(i, e, now)
 	if g.halfAge {
 		return g.nextHalfAge(c, e, now)
@@ -273,10 +274,10 @@ func (g *simulation) next(i int32, e *simEntity, now time.Time) store.Decision {
 	return g.policy.Next(c, now)
 }
 
-func (g *simulation) candidate(i int32, e *simEntity, now time.Time) store.Candidate {
-	c := store.Candidate{RegisteredEntity: store.RegisteredEntity{
-		Entity: entity(i), Tier: store.Tier(e.tier), Enabled: true, Due: timeAt(e.due),
-		History: store.History{
+func (g *simulation) candidate(i int32, e *simEntity, now time.Time) prefetched.Candidate {
+	c := prefetched.Candidate{RegisteredEntity: prefetched.RegisteredEntity{
+		Entity: entity(i), Tier: prefetched.Tier(e.tier), Enabled: true, Due: timeAt(e.due),
+		History: prefetched.History{
 			ClaimedAt: timeAt(e.claimed), UpdatedAt: timeAt(e.knownChange), Changes: float64(e.changes),
 			Watched: time.Duration(float64(e.watched) * 24 * float64(time.Hour)), Reads: float64(e.reads), ReadAt: now,
 		},

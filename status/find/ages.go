@@ -4,14 +4,14 @@ import (
 	"context"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // AgeLabels are the labels of the age classes of Ages: the time since the last due time, as a part of
 // the interval until the next one. An entity that was never due is in the last class.
 var AgeLabels = [...]string{"0–25 %", "25–50 %", "50–75 %", "75–100 %", "100–150 %", "over 150 %", "never due"}
 
-// Ages counts sampled entities by age class and tier (indexed by store.Tier). Sampled is their total.
+// Ages counts sampled entities by age class and tier (indexed by prefetched.Tier). Sampled is their total.
 type Ages struct {
 	Counts  [len(AgeLabels)][3]int64 `json:"counts"`
 	Sampled int64                    `json:"sampled"`
@@ -29,7 +29,7 @@ func (r ItemReader) Ages(ctx context.Context, source string) (Ages, error) {
 	return agesOf(all, r.Now()), nil
 }
 
-func agesOf(all []store.RegisteredEntity, now time.Time) (a Ages) {
+func agesOf(all []prefetched.RegisteredEntity, now time.Time) (a Ages) {
 	for _, e := range all {
 		a.Counts[ageClass(e, now)][e.Tier]++
 		a.Sampled++
@@ -37,7 +37,7 @@ func agesOf(all []store.RegisteredEntity, now time.Time) (a Ages) {
 	return a
 }
 
-func ageClass(e store.RegisteredEntity, now time.Time) int {
+func ageClass(e prefetched.RegisteredEntity, now time.Time) int {
 	from := e.History.ClaimedAt
 	interval := e.Due.Sub(from)
 	if from.IsZero() || interval <= 0 {

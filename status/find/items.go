@@ -9,6 +9,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // ItemFilter selects the items that a list shows.
@@ -90,18 +91,18 @@ type ItemPage struct {
 
 // Walker reads rows of one facet in the order of their keys.
 type Walker interface {
-	StatesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.State, error)
-	StatusesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.Status, error)
-	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
+	StatesInRange(ctx context.Context, f store.KeyRange, after string, limit int) ([]store.State, error)
+	StatusesInRange(ctx context.Context, f store.KeyRange, after string, limit int) ([]store.Status, error)
+	Entities(ctx context.Context, filter prefetched.Filter, after schemas.Entity, limit int) ([]prefetched.RegisteredEntity, error)
 	// SampleEntities returns some enabled entities of a source.
-	SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error)
+	SampleEntities(ctx context.Context, source string, limit int) ([]prefetched.RegisteredEntity, error)
 }
 
 // Lookup reads the rows of given entities, in their order.
 type Lookup interface {
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	Registrations(ctx context.Context, entities []schemas.Entity) ([]*store.RegisteredEntity, error)
+	Registrations(ctx context.Context, entities []schemas.Entity) ([]*prefetched.RegisteredEntity, error)
 }
 
 // ItemReader finds the items of a facet. Each page costs a bounded number of reads by primary key,
@@ -145,7 +146,7 @@ func (r ItemReader) Find(ctx context.Context, q ItemQuery, visible func(e schema
 
 // walk returns the keys of the items of a page, and the key after which the next page begins.
 func (r ItemReader) walk(ctx context.Context, q ItemQuery) (keys []string, next string, err error) {
-	in, now := store.EntityFilter{Source: q.Source, Facet: q.Facet, KeyPrefix: q.Prefix}, r.Now()
+	in, now := store.KeyRange{Source: q.Source, Facet: q.Facet, KeyPrefix: q.Prefix}, r.Now()
 	since := func(age time.Duration, at time.Time) bool { return now.Sub(at) < age }
 	switch q.Filter {
 	case AllItems:
@@ -180,20 +181,20 @@ func (r ItemReader) walk(ctx context.Context, q ItemQuery) (keys []string, next 
 	case ReadHour, ReadDay:
 		age := map[ItemFilter]time.Duration{ReadHour: time.Hour, ReadDay: 24 * time.Hour}[q.Filter]
 		rows, err := r.registrations(ctx, in, q.After, maxItemRows)
-		keys, next = choose(rows, err, func(e store.RegisteredEntity) (string, bool) { return e.Entity.Key, since(age, e.History.ReadAt) })
+		keys, next = choose(rows, err, func(e prefetched.RegisteredEntity) (string, bool) { return e.Entity.Key, since(age, e.History.ReadAt) })
 		return keys, next, err
 	}
 	return nil, "", ErrUnknownFilter
 }
 
-func (r ItemReader) walkStates(ctx context.Context, in store.EntityFilter, after string, matches func(store.State) bool) (keys []string, next string, err error) {
+func (r ItemReader) walkStates(ctx context.Context, in store.KeyRange, after string, matches func(store.State) bool) (keys []string, next string, err error) {
 	rows, err := r.Walker.StatesInRange(ctx, in, after, maxItemRows)
 	keys, next = choose(rows, err, func(s store.State) (string, bool) { return s.Entity.Key, matches(s) })
 	return keys, next, err
 }
 
 // walkAll merges the keys of the stored, the failing and the registered entities.
-func (r ItemReader) walkAll(ctx context.Context, in store.EntityFilter, after string) (keys []string, next string, err error) {
+func (r ItemReader) walkAll(ctx context.Context, in store.KeyRange, after string) (keys []string, next string, err error) {
 	states, err := r.Walker.StatesInRange(ctx, in, after, MaxItems+1)
 	if err != nil {
 		return nil, "", err
@@ -223,8 +224,8 @@ func (r ItemReader) walkAll(ctx context.Context, in store.EntityFilter, after st
 	return keys, next, nil
 }
 
-func (r ItemReader) registrations(ctx context.Context, in store.EntityFilter, after string, limit int) ([]store.RegisteredEntity, error) {
-	return r.Walker.Entities(ctx, in, schemas.Entity{Source: in.Source, Facet: in.Facet, Key: after}, limit)
+func (r ItemReader) registrations(ctx context.Context, in store.KeyRange, after string, limit int) ([]prefetched.RegisteredEntity, error) {
+	return r.Walker.Entities(ctx, prefetched.Filter{Source: in.Source, Facet: in.Facet, KeyPrefix: in.KeyPrefix}, schemas.Entity{Source: in.Source, Facet: in.Facet, Key: after}, limit)
 }
 
 // choose returns the keys of the first matching rows, at most MaxItems, and the key after which the

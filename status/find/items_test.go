@@ -10,6 +10,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -20,7 +21,7 @@ var testLifetimes = store.Lifetimes{FreshFor: time.Hour, NotFoundFor: time.Hour,
 type expectedItem struct {
 	state      *store.State
 	failure    *store.Status
-	registered *store.RegisteredEntity
+	registered *prefetched.RegisteredEntity
 }
 
 // matches reports whether a list with the filter contains the item.
@@ -65,7 +66,7 @@ func TestItems_PagesContainExactlyTheMatches(t *testing.T) {
 	now := time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC)
 	stored := map[string]expectedItem{}
 	var writes []store.Write
-	var registrations []store.RegisteredEntity
+	var registrations []prefetched.RegisteredEntity
 	for n := range 400 {
 		e := schemas.Entity{Source: "nexon", Facet: "character", Key: fmt.Sprintf("%c%03d", 'a'+rune(rng.IntN(3)), n)}
 		var item expectedItem
@@ -84,7 +85,7 @@ func TestItems_PagesContainExactlyTheMatches(t *testing.T) {
 			writes = append(writes, store.Write{Entity: e, Version: 1, CheckedAt: now.Add(-age / 4), Kind: store.KindNotFound})
 		}
 		if rng.IntN(3) == 0 || item.state == nil {
-			item.registered = &store.RegisteredEntity{Entity: e, Enabled: true, Due: now, History: store.History{ReadAt: now.Add(-age)}}
+			item.registered = &prefetched.RegisteredEntity{Entity: e, Enabled: true, Due: now, History: prefetched.History{ReadAt: now.Add(-age)}}
 			registrations = append(registrations, *item.registered)
 		}
 		if rng.IntN(5) == 0 {

@@ -5,12 +5,13 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 )
 
 const (
 	// lockAliases reads the states of aliases, and locks them until the transaction ends. So an alias
 	// cannot change between this check and the commit.
-	lockAliases = `SELECT i.n, ` + store.StateColumns + `
+	lockAliases = `SELECT i.n, ` + shared.StateColumns + `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1 FOR SHARE) s`
 
@@ -31,14 +32,14 @@ WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.reason =
 // checkAliases reads and locks the aliases of the writes that have no result yet. If an alias has
 // changed, the result of its write becomes BaseMissing. Then it touches the rows that touchUnchanged has
 // left out because of an earlier change of their alias.
-func checkAliases(ctx context.Context, db prepared, b *store.Batch) error {
+func checkAliases(ctx context.Context, db prepared, b *shared.Batch) error {
 	aliases := b.Aliases()
 	if len(aliases) == 0 {
 		return nil
 	}
 	states := make([]store.State, len(aliases))
 	err := forEachEntity(ctx, readFrom(db), lockAliases, aliases, func(found *store.State, scan func(...any) error) error {
-		return found.ScanState(scan)
+		return shared.ScanState(found, scan)
 	}, func(i int, found store.State) {
 		found.Entity = aliases[i]
 		states[i] = found
@@ -52,7 +53,7 @@ func checkAliases(ctx context.Context, db prepared, b *store.Batch) error {
 
 // markAliasUsers marks the entities whose alias the batch has changed, so that a fetch with the earlier
 // alias does not touch them.
-func markAliasUsers(ctx context.Context, db prepared, b *store.Batch) error {
+func markAliasUsers(ctx context.Context, db prepared, b *shared.Batch) error {
 	var c entities
 	for _, e := range b.ChangedAliasUsers() {
 		c.add(e)
@@ -78,7 +79,7 @@ func (c *aliasUsers) add(e schemas.Entity, facets []string, due int64) {
 }
 
 // wakeAliasUsers makes the retries due that wait for an entity of the batch.
-func wakeAliasUsers(ctx context.Context, db prepared, b *store.Batch) error {
+func wakeAliasUsers(ctx context.Context, db prepared, b *shared.Batch) error {
 	var c aliasUsers
 	for i, w := range b.Writes {
 		if b.Results[i].Stored() {

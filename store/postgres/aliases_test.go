@@ -9,6 +9,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 )
 
 // waitForLock waits until a transaction of the test's database waits for a lock.
@@ -50,7 +51,7 @@ func TestWrite_DeadlockOfAliasesIsContention(t *testing.T) {
 	}
 	defer func() { _ = renames.Rollback(t.Context()) }()
 	db := s.prepared(renames)
-	if err := upsertChanged(t.Context(), db, store.NewBatch([]store.Write{write("id", "2", 2, "B")})); err != nil {
+	if err := upsertChanged(t.Context(), db, shared.NewBatch([]store.Write{write("id", "2", 2, "B")})); err != nil {
 		t.Fatal(err)
 	}
 	var results []store.Result

@@ -10,10 +10,12 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
+	"github.com/freshet/freshet/store/shared"
 )
 
 const (
-	claimDueEntities = store.SelectDueEntities + ` FOR UPDATE SKIP LOCKED`
+	claimDueEntities = prefetched.SelectDueEntities + ` FOR UPDATE SKIP LOCKED`
 
 	updateEntities = `UPDATE entities e
 SET tier = i.tier, due_at = i.due_at, claimed_at = i.claimed_at, updated_at = i.updated_at,
@@ -25,7 +27,7 @@ WHERE e.source = $1 AND e.facet = i.facet AND e.key = i.key`
 	// takeOverClaim changes the claim's ID, so that a former holder that still runs loses the
 	// claim.
 	takeOverClaim = `WITH expired AS (
-` + store.SelectExpiredClaim + `
+` + prefetched.SelectExpiredClaim + `
 FOR UPDATE SKIP LOCKED
 )
 UPDATE schedule_claims c SET id = $3, until = $4 FROM expired WHERE c.id = expired.id
@@ -48,10 +50,10 @@ var claiming = pgx.TxOptions{BeginQuery: indexOnly.BeginQuery + `; SET LOCAL idl
 // response to the commit is lost, the claim is stored and is taken over after its lease. A single
 // SQL statement is not possible, because decide is Go code. Concurrent calls claim different
 // entities and do not wait for each other.
-func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
-	content func(facet string) bool, decide func(store.Candidate) store.Decision,
-) (store.Claim, error) {
-	claim := store.NewClaim(source, now)
+func (s prefetchedStore) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
+	content func(facet string) bool, decide func(prefetched.Candidate) prefetched.Decision,
+) (prefetched.Claim, error) {
+	claim := prefetched.NewClaim(source, now)
 	err := pgx.BeginTxFunc(ctx, s.pool, claiming, func(tx pgx.Tx) error {
 		candidates, err := candidates(ctx, tx, claimDueEntities, content, source, now.UnixMicro(), limit)
 		if err != nil || len(candidates) == 0 {
@@ -64,12 +66,12 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 			if err != nil {
 				return err
 			}
-			b.Queue(store.InsertClaim, args...)
+			b.Queue(prefetched.InsertClaim, args...)
 		}
 		return tx.SendBatch(ctx, &b).Close()
 	})
 	if err != nil {
-		return store.Claim{}, fmt.Errorf("claim entities of %s: %w", source, classifyError(err))
+		return prefetched.Claim{}, fmt.Errorf("claim entities of %s: %w", source, classifyError(err))
 	}
 	if len(claim.Requests) == 0 {
 		claim.ID = ""
@@ -80,9 +82,9 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 // EntitiesDueAfter returns at most `limit` entities of a source that are due after a time, earliest
 // first, without locking them. The function `content` selects the facets whose payloads are read too;
 // nil means none.
-func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []store.Candidate, err error) {
+func (s prefetchedStore) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []prefetched.Candidate, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
-		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), limit)
+		all, err = candidates(ctx, tx, prefetched.SelectEntitiesDueAfter, content, source, after.UnixMicro(), limit)
 		return err
 	})
 	if err != nil {
@@ -92,12 +94,12 @@ func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.
 }
 
 // candidates runs a query of registered entities and adds the state and the status of each entity.
-func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
+func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet string) bool, args ...any) ([]prefetched.Candidate, error) {
 	rows, err := tx.Query(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c store.Candidate, err error) {
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c prefetched.Candidate, err error) {
 		return c, c.ScanEntity(row.Scan)
 	})
 	if err != nil || len(found) == 0 {
@@ -109,7 +111,7 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 		keys[i], c.State.Entity, c.Status.Entity = c.Entity, c.Entity, c.Entity
 	}
 	err = forEachEntity(ctx, readFrom(tx), selectStates, keys, func(one *store.State, scan func(...any) error) error {
-		return one.ScanState(scan)
+		return shared.ScanState(one, scan)
 	}, func(i int, one store.State) {
 		one.Entity = keys[i]
 		found[i].State = one
@@ -118,7 +120,7 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 		return nil, err
 	}
 	err = forEachEntity(ctx, readFrom(tx), selectStatuses, keys, func(one *store.Status, scan func(...any) error) error {
-		return one.ScanStatus(scan)
+		return shared.ScanStatus(one, scan)
 	}, func(i int, one store.Status) { found[i].Status = one })
 	if err != nil || content == nil {
 		return found, err
@@ -128,7 +130,7 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 
 // addPayloads reads the payload of each candidate for prefetching if the function `wanted` returns
 // true for the candidate's facet.
-func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, wanted func(facet string) bool) error {
+func addPayloads(ctx context.Context, tx pgx.Tx, candidates []prefetched.Candidate, wanted func(facet string) bool) error {
 	var keys []schemas.Entity
 	var at []int
 	for i, c := range candidates {
@@ -140,21 +142,21 @@ func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, w
 		return nil
 	}
 	return forEachEntity(ctx, readFrom(tx), selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
-		return found.ScanState(scan, &found.Payload)
+		return shared.ScanState(&found.State, scan, &found.Payload)
 	}, func(i int, found store.Snapshot) { candidates[at[i]].Payload = found.Payload })
 }
 
 // TakeOverClaim takes over an expired claim of a source: the claim that expired first. The claim
 // gets a new ID and a new lease. The second result is false if no claim has expired. If several
 // calls run concurrently, only one of them gets the claim.
-func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
-	claim := store.Claim{ID: store.ClaimID(), Source: source}
+func (s prefetchedStore) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (prefetched.Claim, bool, error) {
+	claim := prefetched.Claim{ID: prefetched.ClaimID(), Source: source}
 	err := claim.ScanClaim(s.pool.QueryRow(ctx, takeOverClaim, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return store.Claim{}, false, nil
+		return prefetched.Claim{}, false, nil
 	}
 	if err != nil {
-		return store.Claim{}, false, fmt.Errorf("take over a claim of %s: %w", source, err)
+		return prefetched.Claim{}, false, fmt.Errorf("take over a claim of %s: %w", source, err)
 	}
 	return claim, true, nil
 }

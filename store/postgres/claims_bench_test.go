@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // tickBatch is how many entities one tick claims: as many as a source with 250 calls per second
@@ -26,8 +26,8 @@ type ticks struct {
 	now time.Time
 }
 
-func (k *ticks) move(c store.Candidate) store.Decision {
-	return store.Decision{Due: c.Due.Add(time.Duration(k.n) * time.Millisecond), Tier: c.Tier, History: c.History, Enqueue: true}
+func (k *ticks) move(c prefetched.Candidate) prefetched.Decision {
+	return prefetched.Decision{Due: c.Due.Add(time.Duration(k.n) * time.Millisecond), Tier: c.Tier, History: c.History, Enqueue: true}
 }
 
 // tick claims the next tickBatch entities and finishes the claim. It returns the duration of
@@ -70,7 +70,7 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 			pages["all"] += pages[name]
 			return nil
 		}
-		var due []store.Candidate
+		var due []prefetched.Candidate
 		if err := explain("lock", claimDueEntities, "s", k.now.UnixMicro(), tickBatch); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 			return err
 		}
 		for rows.Next() {
-			var c store.Candidate
+			var c prefetched.Candidate
 			if err := c.ScanEntity(rows.Scan); err != nil {
 				return err
 			}
@@ -98,7 +98,7 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 		if err := explain("statuses", selectStatuses, cols.sources, cols.facets, cols.keys); err != nil {
 			return err
 		}
-		var c store.Claim
+		var c prefetched.Claim
 		return explain("move", updateEntities, c.Decide(due, k.move).Columns("s")...)
 	})
 	if err != nil {
@@ -196,10 +196,10 @@ func BenchmarkTickBesideALongTransaction(b *testing.B) {
 // registers each entity twice; the second registration finds the entity stored already.
 func BenchmarkImport(b *testing.B) {
 	const batch = 5000
-	all := func(round int) []store.RegisteredEntity {
-		rs := make([]store.RegisteredEntity, batch)
+	all := func(round int) []prefetched.RegisteredEntity {
+		rs := make([]prefetched.RegisteredEntity, batch)
 		for i := range rs {
-			rs[i] = store.RegisteredEntity{
+			rs[i] = prefetched.RegisteredEntity{
 				Entity: schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprintf("%08x-%d", uint32((round*batch+i)*2654435761), round)},
 				Params: map[string]string{"ocid": "0123456789abcdef"}, Enabled: true, Due: time.UnixMicro(int64(round*batch + i)),
 			}
@@ -210,7 +210,7 @@ func BenchmarkImport(b *testing.B) {
 		b.ReportMetric(float64(rounds*batch)/took.Seconds(), "rows/s")
 		b.ReportMetric(0, "ns/op")
 	}
-	run := func(name string, times int, write func(s *Store, rs []store.RegisteredEntity) error) {
+	run := func(name string, times int, write func(s *Store, rs []prefetched.RegisteredEntity) error) {
 		b.Run(name, func(b *testing.B) {
 			s := open(b)
 			var took time.Duration
@@ -229,18 +229,18 @@ func BenchmarkImport(b *testing.B) {
 			rate(b, rounds*times, took)
 		})
 	}
-	unnest := func(s *Store, rs []store.RegisteredEntity) error {
+	unnest := func(s *Store, rs []prefetched.RegisteredEntity) error {
 		_, err := s.RegisterEntities(b.Context(), rs)
 		return err
 	}
 	run("unnest", 1, unnest)
 	run("unnest, half known", 2, unnest)
-	run("copy", 1, func(s *Store, rs []store.RegisteredEntity) error { return copied(b, s, rs) })
+	run("copy", 1, func(s *Store, rs []prefetched.RegisteredEntity) error { return copied(b, s, rs) })
 }
 
 // copied registers entities by COPY into a temporary table and an INSERT from there, in one
 // transaction.
-func copied(b *testing.B, s *Store, rs []store.RegisteredEntity) error {
+func copied(b *testing.B, s *Store, rs []prefetched.RegisteredEntity) error {
 	columns := []string{
 		"source", "facet", "key", "params", "tier", "enabled", "due_at",
 		"claimed_at", "updated_at", "changes", "watched", "reads", "read_at",
@@ -249,14 +249,14 @@ func copied(b *testing.B, s *Store, rs []store.RegisteredEntity) error {
 		if _, err := tx.Exec(b.Context(), `CREATE TEMPORARY TABLE imported (LIKE entities) ON COMMIT DROP`); err != nil {
 			return err
 		}
-		rs = store.SortRegisteredEntities(rs)
+		rs = prefetched.SortRegisteredEntities(rs)
 		_, err := tx.CopyFrom(b.Context(), pgx.Identifier{"imported"}, columns, pgx.CopyFromSlice(len(rs), func(i int) ([]any, error) {
 			return rs[i].InsertArgs()
 		}))
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(b.Context(), store.InsertEntity+` SELECT * FROM imported`+store.OnConflictReplace)
+		_, err = tx.Exec(b.Context(), prefetched.InsertEntity+` SELECT * FROM imported`+prefetched.OnConflictReplace)
 		return err
 	})
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // fillDeadLetters inserts n rows of dead letters into the index. They belong to several sources with 12
@@ -35,17 +35,17 @@ func fillDeadLetters(t testing.TB, s *Store, n, sources int) {
 func TestPlans_DeadLettersUseIndexes(t *testing.T) {
 	s := open(t)
 	fillDeadLetters(t, s, 40_000, 40)
-	f := store.DeadLetterFilter{Source: "s7", Handled: store.OpenDeadLetters}
+	f := deadletters.Filter{Source: "s7", Handled: deadletters.Open}
 	ofKey, all, alike := f, f, f
 	ofKey.Key, all.Handled, alike.Fingerprint = "key-7", "", "f7"
-	id := store.DeadLetterID{Topic: schemas.DeadLetterTopic("s7"), Partition: 3, Offset: 40}
-	behind := store.DeadLetter{DeadLetterID: id, At: time.UnixMicro(30_000)}
+	id := deadletters.ID{Topic: schemas.DeadLetterTopic("s7"), Partition: 3, Offset: 40}
+	behind := deadletters.DeadLetter{ID: id, At: time.UnixMicro(30_000)}
 	type statement struct {
 		sql  string
 		args []any
 	}
 	made := func(sql string, args []any) statement { return statement{sql, args} }
-	j := store.DLQJob{ID: "7", Lease: store.JobLease{Holder: "x", Until: time.UnixMicro(7)}}
+	j := deadletters.Job{ID: "7", Lease: deadletters.JobLease{Holder: "x", Until: time.UnixMicro(7)}}
 	advance, err := j.ProgressArgs()
 	if err != nil {
 		t.Fatal(err)
@@ -54,22 +54,22 @@ func TestPlans_DeadLettersUseIndexes(t *testing.T) {
 		statement
 		index string
 	}{
-		"list":                      {made(f.SelectNewest(store.DeadLetter{}, 100)), "dead_letters_"},
+		"list":                      {made(f.SelectNewest(deadletters.DeadLetter{}, 100)), "dead_letters_"},
 		"next page":                 {made(f.SelectNewest(behind, 100)), "dead_letters_"},
 		"list all":                  {made(all.SelectNewest(behind, 100)), "dead_letters_"},
-		"list of a key":             {made(ofKey.SelectNewest(store.DeadLetter{}, 100)), "dead_letters_"},
+		"list of a key":             {made(ofKey.SelectNewest(deadletters.DeadLetter{}, 100)), "dead_letters_"},
 		"by offset":                 {made(f.SelectByOffset(id, 500)), "dead_letters_"},
 		"by offset and fingerprint": {made(alike.SelectByOffset(id, 500)), "dead_letters_fingerprint"},
 		"group":                     {made(f.SelectGroups(1000)), "dead_letters_"},
-		"prefixes":                  {statement{store.SelectHandledPrefixes, []any{id.Topic, 5, 5}}, "dead_letters_pkey"},
-		"forget":                    {statement{store.DeleteDeadLettersBefore, []any{id.Topic, 3, 40, 1000}}, "dead_letters_pkey"},
-		"handle":                    {statement{store.UpdateDisposition, id.DispositionArgs(store.Disposition{})}, "dead_letters_pkey"},
-		"free job":                  {made(store.SelectUnleasedJob([]string{"s0", "s7"}, time.UnixMicro(1<<50))), "dlq_jobs_lease"},
-		"next job":                  {made(store.SelectNextLeaseEnd([]string{"s0", "s7"})), "dlq_jobs_lease"},
-		"newest jobs":               {statement{store.SelectJobs, []any{100}}, "dlq_jobs_newest"},
-		"job":                       {statement{store.SelectJob, []any{"7"}}, "dlq_jobs_pkey"},
-		"lease":                     {statement{store.LeaseJob, j.LeaseArgs(store.JobLease{Holder: "x", Until: time.UnixMicro(9)})}, "dlq_jobs_"},
-		"advance":                   {statement{store.UpdateJobProgress, advance}, "dlq_jobs_pkey"},
+		"prefixes":                  {statement{deadletters.SelectHandledPrefixes, []any{id.Topic, 5, 5}}, "dead_letters_pkey"},
+		"forget":                    {statement{deadletters.DeleteBefore, []any{id.Topic, 3, 40, 1000}}, "dead_letters_pkey"},
+		"handle":                    {statement{deadletters.UpdateDisposition, id.DispositionArgs(deadletters.Disposition{})}, "dead_letters_pkey"},
+		"free job":                  {made(deadletters.SelectUnleasedJob([]string{"s0", "s7"}, time.UnixMicro(1<<50))), "dlq_jobs_lease"},
+		"next job":                  {made(deadletters.SelectNextLeaseEnd([]string{"s0", "s7"})), "dlq_jobs_lease"},
+		"newest jobs":               {statement{deadletters.SelectJobs, []any{100}}, "dlq_jobs_newest"},
+		"job":                       {statement{deadletters.SelectJob, []any{"7"}}, "dlq_jobs_pkey"},
+		"lease":                     {statement{deadletters.LeaseJob, j.LeaseArgs(deadletters.JobLease{Holder: "x", Until: time.UnixMicro(9)})}, "dlq_jobs_"},
+		"advance":                   {statement{deadletters.UpdateJobProgress, advance}, "dlq_jobs_pkey"},
 	} {
 		if p := plan(t, s, "COSTS", test.sql, test.args...); strings.Contains(p, "Seq Scan") || !strings.Contains(p, test.index) {
 			t.Errorf("%s:\n%s", name, p)
@@ -92,7 +92,7 @@ func TestAMillionDeadLetters(t *testing.T) {
 	defer s.Close()
 	const n = 1_000_000
 	fillDeadLetters(t, s, n, 1)
-	f := store.DeadLetterFilter{Source: "s0", Handled: store.OpenDeadLetters}
+	f := deadletters.Filter{Source: "s0", Handled: deadletters.Open}
 	took := func(what string, limit time.Duration, do func() error) {
 		t.Helper()
 		began := time.Now()
@@ -104,9 +104,9 @@ func TestAMillionDeadLetters(t *testing.T) {
 			t.Errorf("%s took %v, want at most %v", what, d, limit)
 		}
 	}
-	took("newest page", time.Second, func() error { _, err := s.DeadLetters(t.Context(), f, store.DeadLetter{}, 1000); return err })
+	took("newest page", time.Second, func() error { _, err := s.DeadLetters(t.Context(), f, deadletters.DeadLetter{}, 1000); return err })
 	took("page in the middle", time.Second, func() error {
-		_, err := s.DeadLetters(t.Context(), f, store.DeadLetter{At: time.UnixMicro(n / 2)}, 1000)
+		_, err := s.DeadLetters(t.Context(), f, deadletters.DeadLetter{At: time.UnixMicro(n / 2)}, 1000)
 		return err
 	})
 	took("groups", 5*time.Second, func() error { _, err := s.DeadLetterGroups(t.Context(), f, 1000); return err })
@@ -119,7 +119,7 @@ func TestAMillionDeadLetters(t *testing.T) {
 		var before, now runtime.MemStats
 		runtime.ReadMemStats(&before)
 		seen, peak := 0, uint64(0)
-		for at := (store.DeadLetterID{Partition: -1}); ; {
+		for at := (deadletters.ID{Partition: -1}); ; {
 			page, err := s.DeadLettersByOffset(t.Context(), f, at, 500)
 			if err != nil || len(page) == 0 {
 				t.Logf("%d dead letters, %d MiB of heap", seen, (max(peak, before.HeapAlloc)-before.HeapAlloc)>>20)
@@ -128,7 +128,7 @@ func TestAMillionDeadLetters(t *testing.T) {
 				}
 				return err
 			}
-			seen, at = seen+len(page), page[len(page)-1].DeadLetterID
+			seen, at = seen+len(page), page[len(page)-1].ID
 			if seen%50_000 < 500 {
 				runtime.ReadMemStats(&now)
 				peak = max(peak, now.HeapAlloc)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 )
 
 // A pool of a proxy can give the sessions of PostgreSQL to other clients, so prepared statements would
@@ -76,7 +76,7 @@ func TestStatementsByKey_ArePlannedOncePerConnection(t *testing.T) {
 		}
 	}
 	for name, sql := range map[string]string{
-		"touch": touch, "end failures": deleteStatuses, "snapshot": store.SelectSnapshot, "states": selectStates, "snapshots": selectSnapshots,
+		"touch": touch, "end failures": deleteStatuses, "snapshot": shared.SelectSnapshot, "states": selectStates, "snapshots": selectSnapshots,
 	} {
 		var generic, custom int
 		err := s.pool.QueryRow(t.Context(), "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement = $1", sql).Scan(&generic, &custom)

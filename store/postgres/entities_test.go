@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 func TestCountEntities_EstimatesLargeCounts(t *testing.T) {
 	s := open(t)
 	fillEntities(t, s, 20_000)
-	for filter, want := range map[store.EntityFilter]int64{{}: 20_000, {Source: "s", Facet: "f"}: 20_000, {Source: "other"}: 0} {
+	for filter, want := range map[prefetched.Filter]int64{{}: 20_000, {Source: "s", Facet: "f"}: 20_000, {Source: "other"}: 0} {
 		exactly, exact, err := s.CountEntities(t.Context(), filter)
 		if exactly != want || !exact || err != nil {
 			t.Errorf("exact count of %+v: got %d (exact: %v), %v, want %d", filter, exactly, exact, err, want)
@@ -28,15 +28,15 @@ func TestCountEntities_EstimatesLargeCounts(t *testing.T) {
 func TestClaimEntities_SurvivesALostSession(t *testing.T) {
 	s := open(t)
 	fillEntities(t, s, 100)
-	before, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 200)
+	before, err := s.Entities(t.Context(), prefetched.Filter{}, schemas.Entity{}, 200)
 	if err != nil {
 		t.Fatal(err)
 	}
-	move := func(store.Candidate) store.Decision {
-		return store.Decision{Due: time.UnixMicro(1 << 50), Enqueue: true}
+	move := func(prefetched.Candidate) prefetched.Decision {
+		return prefetched.Decision{Due: time.UnixMicro(1 << 50), Enqueue: true}
 	}
 	calls := 0
-	_, err = s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 10, time.Minute, nil, func(c store.Candidate) store.Decision {
+	_, err = s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 10, time.Minute, nil, func(c prefetched.Candidate) prefetched.Decision {
 		if calls++; calls == 5 {
 			if _, err := s.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND state = 'idle in transaction'`); err != nil {
@@ -48,7 +48,7 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 	if err == nil || calls != 10 {
 		t.Fatalf("ClaimEntities succeeded after %d decisions, want an error", calls)
 	}
-	after, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 200)
+	after, err := s.Entities(t.Context(), prefetched.Filter{}, schemas.Entity{}, 200)
 	if err != nil || len(after) != len(before) {
 		t.Fatal(len(after), err)
 	}

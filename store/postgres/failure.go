@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/shared"
 )
 
 const (
@@ -26,20 +27,20 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
 	unlockState = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3 AND version < 0`
 
-	selectStatuses = `SELECT i.n, ` + store.StatusColumns + `
+	selectStatuses = `SELECT i.n, ` + shared.StatusColumns + `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM update_status u WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key LIMIT 1) u`
 
 	// claimDueRetries claims due retries, and returns the rows with their values from before the
 	// claim. It skips rows that another process is claiming.
 	claimDueRetries = `WITH due AS (
-` + store.SelectDueRetries + `
+` + shared.SelectDueRetries + `
 FOR UPDATE SKIP LOCKED
 ), claimed AS (
 	UPDATE update_status u SET next_retry_at = $4 FROM due
 	WHERE u.source = due.source AND u.facet = due.facet AND u.key = due.key
 )
-SELECT ` + store.StatusColumns + ` FROM due u ORDER BY u.next_retry_at`
+SELECT ` + shared.StatusColumns + ` FROM due u ORDER BY u.next_retry_at`
 )
 
 // Statuses returns the statuses of the entities in the given order, in one round trip. State is
@@ -50,7 +51,7 @@ func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.St
 		statuses[i].Entity = e
 	}
 	err := forEachEntity(ctx, s.read, selectStatuses, keys, func(found *store.Status, scan func(...any) error) error {
-		return found.ScanStatus(scan)
+		return shared.ScanStatus(found, scan)
 	}, func(i int, found store.Status) { statuses[i] = found })
 	if err != nil {
 		return nil, fmt.Errorf("read %d statuses: %w", len(keys), err)
@@ -61,13 +62,13 @@ func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.St
 // WriteFailure writes, in one transaction, a status and the row of a dead letter. If deadLetter is nil,
 // it writes only the status. If s.State is empty, or if the result of a later fetch is stored, it
 // writes only the dead letter. A repeated call with the same arguments changes nothing.
-func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
+func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *deadletters.DeadLetter) error {
 	e := status.Entity
 	// The batch runs as one transaction. Each statement sees all transactions that were committed
 	// before the statement began.
 	var b pgx.Batch
 	if status.State != "" {
-		args, err := status.StatusArgs()
+		args, err := shared.StatusArgs(status)
 		if err != nil {
 			return fmt.Errorf("write the status of %s: %w", e, err)
 		}
@@ -80,12 +81,12 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 		for _, l := range locked {
 			b.Queue(lockState, l.Source, l.Facet, l.Key)
 		}
-		b.Queue(store.UpsertStatus, args...)
+		b.Queue(shared.UpsertStatus, args...)
 		for _, l := range locked {
 			b.Queue(unlockState, l.Source, l.Facet, l.Key)
 		}
 		for i := range status.Aliases {
-			statement, args := status.RecheckAlias(i)
+			statement, args := shared.RecheckAlias(status, i)
 			b.Queue(statement, args...)
 		}
 		var users aliasUsers
@@ -94,7 +95,7 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 		}
 	}
 	if deadLetter != nil {
-		b.Queue(store.InsertDeadLetter, deadLetter.InsertArgs()...)
+		b.Queue(deadletters.Insert, deadLetter.InsertArgs()...)
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
 		return fmt.Errorf("write the failure of %s: %w", e, classifyError(err))
@@ -112,7 +113,7 @@ func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, 
 		return nil, fmt.Errorf("claim retries of %s: %w", source, err)
 	}
 	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (status store.Status, err error) {
-		err = status.ScanStatus(row.Scan)
+		err = shared.ScanStatus(&status, row.Scan)
 		status.Until = time.UnixMicro(until).UTC()
 		return status, err
 	})
@@ -120,18 +121,4 @@ func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, 
 		return nil, fmt.Errorf("claim retries of %s: %w", source, err)
 	}
 	return due, nil
-}
-
-// NextRetryTime returns the time at which the next retry of the source is due; zero if the source has
-// none.
-func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
-	var us int64
-	err := s.pool.QueryRow(ctx, store.SelectNextRetryTime, source).Scan(&us)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return time.Time{}, nil
-	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next retry time of %s: %w", source, err)
-	}
-	return time.UnixMicro(us).UTC(), nil
 }

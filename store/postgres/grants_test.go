@@ -19,6 +19,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // template is a migrated database with the roles of docs/deploying.md. Roles are global to a
@@ -105,7 +107,7 @@ func (r byRole) WorkerTx() collection.Store { return r.worker }
 // SchedulerTx returns transactions with the database role of a scheduler, which deletes old rows.
 func (r byRole) SchedulerTx() retention.TxStore { return r.scheduler }
 
-func (r byRole) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
+func (r byRole) WriteFailure(ctx context.Context, status store.Status, deadLetter *deadletters.DeadLetter) error {
 	return r.worker.WriteFailure(ctx, status, deadLetter)
 }
 
@@ -142,16 +144,16 @@ func (r byRole) SetUsed(ctx context.Context, source, policy string, u store.Usag
 }
 
 func (r byRole) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
-	content func(facet string) bool, decide func(store.Candidate) store.Decision,
-) (store.Claim, error) {
+	content func(facet string) bool, decide func(prefetched.Candidate) prefetched.Decision,
+) (prefetched.Claim, error) {
 	return r.scheduler.ClaimEntities(ctx, source, now, limit, lease, content, decide)
 }
 
-func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error) {
+func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]prefetched.Candidate, error) {
 	return r.scheduler.EntitiesDueAfter(ctx, source, after, limit, content)
 }
 
-func (r byRole) BringForward(ctx context.Context, all []store.DueTime) error {
+func (r byRole) BringForward(ctx context.Context, all []prefetched.DueTime) error {
 	// The query service calls BringForward too, for pinned entities.
 	if err := r.Store.BringForward(ctx, all[:min(len(all), 1)]); err != nil {
 		return err
@@ -167,7 +169,7 @@ func (r byRole) RenewClaim(ctx context.Context, id string, until time.Time) (boo
 	return r.scheduler.RenewClaim(ctx, id, until)
 }
 
-func (r byRole) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
+func (r byRole) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (prefetched.Claim, bool, error) {
 	return r.scheduler.TakeOverClaim(ctx, source, now, lease)
 }
 

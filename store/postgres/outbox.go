@@ -2,13 +2,13 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 )
 
 const (
@@ -43,19 +43,19 @@ SET id = DEFAULT, version = excluded.version, at = excluded.at, after = excluded
 
 	// claimOutboxEvents claims due events. It skips rows that another process is claiming.
 	claimOutboxEvents = `WITH due AS (
-SELECT *` + store.DueOutboxEvents + `
+SELECT *` + shared.DueOutboxEvents + `
 FOR UPDATE SKIP LOCKED
 ), claimed AS (
 	UPDATE outbox e SET due_at = $4 FROM due WHERE e.id = due.id
 )
-SELECT ` + store.OutboxColumns + ` FROM due e ORDER BY e.due_at, e.id`
+SELECT ` + shared.OutboxColumns + ` FROM due e ORDER BY e.due_at, e.id`
 
 	// deleteOutboxEvents locks rows in the same order as writeOutboxEvents, which prevents
 	// deadlocks: both may write the event of the same trigger.
 	deleteOutboxEvents = `WITH done AS (
 SELECT id, quiet_facet FROM outbox WHERE id = ANY($1::bigint[]) ORDER BY source, facet, key, quiet_facet FOR UPDATE
 ), pages AS (
-	UPDATE outbox e SET ` + store.PostponePage + ` FROM done WHERE e.id = done.id AND done.quiet_facet = '` + store.PageRequest + `'
+	UPDATE outbox e SET ` + shared.PostponePage + ` FROM done WHERE e.id = done.id AND done.quiet_facet = '` + store.PageRequest + `'
 )
 DELETE FROM outbox e USING done WHERE e.id = done.id AND done.quiet_facet <> '` + store.PageRequest + `'`
 	markPublished = `UPDATE outbox SET publish_change = false WHERE id = ANY($1)`
@@ -65,7 +65,7 @@ DELETE FROM outbox e USING done WHERE e.id = done.id AND done.quiet_facet <> '` 
 // changed; touchUnchanged has handled the writes with unchanged content. lockReplaced locks the
 // rows of the entities in snapshot_state, and returns the stored hashes by the position of the
 // write in the batch.
-func lockReplaced(ctx context.Context, tx pgx.Tx, b *store.Batch) (map[int]store.Hash, error) {
+func lockReplaced(ctx context.Context, tx pgx.Tx, b *shared.Batch) (map[int]store.Hash, error) {
 	var keys entities
 	var positions []int
 	for i, w := range b.Writes {
@@ -97,7 +97,7 @@ func lockReplaced(ctx context.Context, tx pgx.Tx, b *store.Batch) (map[int]store
 }
 
 // writeOutboxEvents inserts the outbox events of the writes that changed content.
-func writeOutboxEvents(ctx context.Context, db prepared, b *store.Batch, before map[int]store.Hash) error {
+func writeOutboxEvents(ctx context.Context, db prepared, b *shared.Batch, before map[int]store.Hash) error {
 	var c columns
 	var r outboxColumns
 	for i, w := range b.Writes {
@@ -131,7 +131,7 @@ func insertOutbox(ctx context.Context, db prepared, c columns, r outboxColumns) 
 func (s *Store) WriteOutbox(ctx context.Context, writes []store.Write) error {
 	var c columns
 	var r outboxColumns
-	for _, w := range store.NewBatch(writes).Writes {
+	for _, w := range shared.NewBatch(writes).Writes {
 		rows, err := w.OutboxRows(store.Hash{})
 		if err != nil {
 			return fmt.Errorf("encode the outbox events of %s: %w", w.Entity, err)
@@ -174,7 +174,7 @@ func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.T
 			return err
 		}
 		claimed, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e store.OutboxEvent, err error) {
-			return e, e.ScanOutboxEvent(row.Scan)
+			return e, shared.ScanOutboxEvent(&e, row.Scan)
 		})
 		return err
 	})
@@ -182,20 +182,6 @@ func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.T
 		return nil, fmt.Errorf("claim outbox events of %s: %w", source, classifyError(err))
 	}
 	return claimed, nil
-}
-
-// NextOutboxTime returns the time at which the next outbox event of the source can be claimed; zero if
-// the source has no event.
-func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
-	var us int64
-	err := s.pool.QueryRow(ctx, store.SelectNextOutboxTime, source).Scan(&us)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return time.Time{}, nil
-	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next due time of the outbox of %s: %w", source, err)
-	}
-	return time.UnixMicro(us).UTC(), nil
 }
 
 // MarkChangesPublished records that the change messages of outbox events were published and must

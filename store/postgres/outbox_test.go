@@ -12,21 +12,14 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/shared"
-	"github.com/freshet/freshet/store/tokens"
 )
 
 // sent records the statements that are sent to the database. A batch is recorded as the text
 // "batch", followed by the statements of the batch.
-type sent struct {
-	statements []string
-	before     func(statement string) // function that is called before each statement; nil means none
-}
+type sent struct{ statements []string }
 
 func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	s.statements = append(s.statements, data.SQL)
-	if s.before != nil {
-		s.before(data.SQL)
-	}
 	return ctx
 }
 func (s *sent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
@@ -52,7 +45,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &Store{pool: pool, lists: lists{pool}, transactions: transactions{pool: pool, prepare: s.prepare}, sharedStore: shared.NewStore(runner{pool}), tokenStore: tokens.NewStore(runner{pool})}, log
+	return newStore(pool, s.prepare), log
 }
 
 func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
@@ -106,7 +99,7 @@ func TestOutbox_BeforeIsTheCommittedHash(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = tx.Rollback(t.Context()) }()
-			b := store.NewBatch([]store.Write{other})
+			b := shared.NewBatch([]store.Write{other})
 			if err := upsertChanged(t.Context(), s.prepared(tx), b); err != nil {
 				t.Fatal(err)
 			}

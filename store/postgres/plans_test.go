@@ -11,6 +11,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/prefetched"
+	"github.com/freshet/freshet/store/shared"
 )
 
 // fillEntities writes n entities of source s and facet f, each with a snapshot and every 20th with
@@ -60,19 +63,21 @@ func plan(t testing.TB, s *Store, options, sql string, args ...any) string {
 
 // keysOf returns the keys of the first n entities and a decision for each, as arguments of
 // statements.
-func keysOf(t testing.TB, s *Store, n int) (cols entities, moves *store.Decisions) {
+func keysOf(t testing.TB, s *Store, n int) (cols entities, moves *prefetched.Decisions) {
 	t.Helper()
-	page, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, n)
+	page, err := s.Entities(t.Context(), prefetched.Filter{}, schemas.Entity{}, n)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var c store.Claim
-	var candidates []store.Candidate
+	var c prefetched.Claim
+	var candidates []prefetched.Candidate
 	for _, r := range page {
 		cols.add(r.Entity)
-		candidates = append(candidates, store.Candidate{RegisteredEntity: r})
+		candidates = append(candidates, prefetched.Candidate{RegisteredEntity: r})
 	}
-	return cols, c.Decide(candidates, func(c store.Candidate) store.Decision { return store.Decision{Due: c.Due, History: c.History} })
+	return cols, c.Decide(candidates, func(c prefetched.Candidate) prefetched.Decision {
+		return prefetched.Decision{Due: c.Due, History: c.History}
+	})
 }
 
 // TestPlans_RegularStatementsUseIndexes checks that the regular statements use indexes: first with
@@ -95,7 +100,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		}
 	}
 	cols, moves := keysOf(t, s, 1000)
-	all, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 1000)
+	all, err := s.Entities(t.Context(), prefetched.Filter{}, schemas.Entity{}, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,15 +116,15 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 	for i := range all {
 		triggers[i], ids[i], quiets[i] = "[]", int64(7*i), []string{"", "g"}[i%2]
 	}
-	tier, enabled := store.Hot, true
-	list, listArgs := store.EntityFilter{Source: "s", Facet: "f", Tier: &tier, Enabled: &enabled, KeyPrefix: "key-0000"}.
+	tier, enabled := prefetched.Hot, true
+	list, listArgs := prefetched.Filter{Source: "s", Facet: "f", Tier: &tier, Enabled: &enabled, KeyPrefix: "key-0000"}.
 		SelectEntities(schemas.Entity{Source: "s", Facet: "f", Key: "key-000000500"}, 500)
-	keys := store.EntityFilter{Source: "s", Facet: "f", KeyPrefix: "key-0000"}
-	states, statesArgs := keys.SelectStates("key-000000500", 2000)
-	statuses, statusesArgs := keys.SelectStatuses("key-000000500", 50)
-	ofJob, ofJobArgs := store.DeadLetterFilter{}.SelectOfJob("j7", 100)
+	keys := store.KeyRange{Source: "s", Facet: "f", KeyPrefix: "key-0000"}
+	states, statesArgs := shared.SelectStates(keys, "key-000000500", 2000)
+	statuses, statusesArgs := shared.SelectStatuses(keys, "key-000000500", 50)
+	ofJob, ofJobArgs := deadletters.Filter{}.SelectOfJob("j7", 100)
 	waiting := store.Status{Entity: all[7].Entity, Aliases: []store.State{{Entity: all[7].Entity}}, AliasFailures: []int64{0}}
-	recheck, recheckArgs := waiting.RecheckAlias(0)
+	recheck, recheckArgs := shared.RecheckAlias(waiting, 0)
 	statements := []struct {
 		name, options, sql, index string
 		args                      []any
@@ -127,8 +132,8 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"due", "indexOnly", claimDueEntities, "entities_due", []any{"s", 3_000_000, 1000}},
 		{"all due", "indexOnly", claimDueEntities, "entities_due", []any{"s", 1 << 50, 1000}},
 		{"none due", "indexOnly", claimDueEntities, "entities_due", []any{"s", -1, 1000}},
-		{"due later", "indexOnly", store.SelectEntitiesDueAfter, "entities_due", []any{"s", 3_000_000, 1000}},
-		{"bring forward", "COSTS", store.BringForward, "entities_pkey", []any{"s", "f", "key-000000007", 5}},
+		{"due later", "indexOnly", prefetched.SelectEntitiesDueAfter, "entities_due", []any{"s", 3_000_000, 1000}},
+		{"bring forward", "COSTS", prefetched.BringForward, "entities_pkey", []any{"s", "f", "key-000000007", 5}},
 		{"states", "COSTS", selectStates, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"params", "indexOnly", selectParams, "entities_pkey", []any{cols.sources, cols.facets, cols.keys}},
 		{"statuses", "COSTS", selectStatuses, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys}},
@@ -148,17 +153,17 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		}},
 		{"claim outbox events", "indexOnly", claimOutboxEvents, "outbox_due", []any{"s", 20_000, 1000, 30_000}},
 		{"claim without outbox events", "indexOnly", claimOutboxEvents, "outbox_due", []any{"s", -1, 1000, 30_000}},
-		{"next outbox time", "COSTS", store.SelectNextOutboxTime, "outbox_due", []any{"s"}},
+		{"next outbox time", "COSTS", shared.SelectNextOutboxTime, "outbox_due", []any{"s"}},
 		{"delete outbox events", "indexOnly", deleteOutboxEvents, "outbox_pkey", []any{ids}},
 		{"move", "indexOnly", updateEntities, "entities_pkey", moves.Columns("s")},
-		{"next due", "COSTS", store.SelectNextDueEntity, "entities_due", []any{"s"}},
+		{"next due", "COSTS", prefetched.SelectNextDueEntity, "entities_due", []any{"s"}},
 		{"abandoned", "COSTS", takeOverClaim, "schedule_claims_until", []any{"s", 1000, "x", 1}},
-		{"renew", "COSTS", store.RenewClaim, "schedule_claims_pkey", []any{"7", 1}},
-		{"finish", "COSTS", store.DeleteClaim, "schedule_claims_pkey", []any{"7"}},
+		{"renew", "COSTS", prefetched.RenewClaim, "schedule_claims_pkey", []any{"7", 1}},
+		{"finish", "COSTS", prefetched.DeleteClaim, "schedule_claims_pkey", []any{"7"}},
 		{"register", "COSTS", registerEntities, "entities_pkey", rows},
 		{"reads", "COSTS", countReads, "entities_pkey", rows},
-		{"enabled", "COSTS", store.SetEntityEnabled, "entities_pkey", []any{"s", "f", "key-000000007", true}},
-		{"delete", "COSTS", store.DeleteEntity, "entities_pkey", []any{"s", "f", "key-000000007"}},
+		{"enabled", "COSTS", prefetched.SetEntityEnabled, "entities_pkey", []any{"s", "f", "key-000000007", true}},
+		{"delete", "COSTS", shared.DeleteEntity, "entities_pkey", []any{"s", "f", "key-000000007"}},
 		{"delete state", "COSTS", store.DeleteState, "snapshot_state_", []any{"s", "f", "key-000000007"}},
 		{"delete status", "COSTS", store.DeleteStatus, "update_status_pkey", []any{"s", "f", "key-000000007"}},
 		{"list", "COSTS", list, "entities_pkey", listArgs},
@@ -166,15 +171,15 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"statuses in a key range", "indexOnly", statuses, "update_status_pkey", statusesArgs},
 		{"registrations", "indexOnly", selectRegistrations, "entities_pkey", []any{cols.sources, cols.facets, cols.keys}},
 		{"dead letters of a job", "COSTS", ofJob, "dead_letters_job", ofJobArgs},
-		{"due tiers", "COSTS", store.SelectTierBacklogs, "entities_due", []any{"s", 1 << 50, 2000}},
-		{"due retries", "COSTS", store.SelectRetryBacklog, "update_status_due", []any{"s", 1 << 50, 2000}},
-		{"outbox backlog", "COSTS", store.SelectOutboxBacklog, "outbox_due", []any{"s", 1 << 50, 2000}},
-		{"price", "COSTS", store.SelectPrice, "schedule_state_pkey", []any{"7"}},
-		{"set price", "COSTS", store.SetPrice, "schedule_state_pkey", []any{"7", 1.5, 5, 4}},
+		{"due tiers", "COSTS", prefetched.SelectTierBacklogs, "entities_due", []any{"s", 1 << 50, 2000}},
+		{"due retries", "COSTS", shared.SelectRetryBacklog, "update_status_due", []any{"s", 1 << 50, 2000}},
+		{"outbox backlog", "COSTS", shared.SelectOutboxBacklog, "outbox_due", []any{"s", 1 << 50, 2000}},
+		{"price", "COSTS", prefetched.SelectPrice, "schedule_state_pkey", []any{"7"}},
+		{"set price", "COSTS", prefetched.SetPrice, "schedule_state_pkey", []any{"7", 1.5, 5, 4}},
 		{"walk", "indexOnly", lockRetentionWalk, "retention_walks_pkey", []any{"7", "f"}},
-		{"move walk", "indexOnly", store.UpdateRetentionWalk, "retention_walks_pkey", []any{"7", "f", "x"}},
-		{"expired", "indexOnly", store.SelectExpired, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 5, 1000}},
-		{"delete expired", "indexOnly", store.DeleteExpiredState, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 5}},
+		{"move walk", "indexOnly", shared.UpdateRetentionWalk, "retention_walks_pkey", []any{"7", "f", "x"}},
+		{"expired", "indexOnly", shared.SelectExpired, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 5, 1000}},
+		{"delete expired", "indexOnly", shared.DeleteExpiredState, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 5}},
 		{"delete payload", "indexOnly", store.DeleteOrphans[0], "snapshot_", []any{"s", "f", "key-000010000"}},
 	}
 	for _, statistics := range []string{"with", "without"} {
@@ -203,24 +208,24 @@ func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
 	}
 	defer s.Close()
 	const entities, rounds = 600, 40
-	var all []store.RegisteredEntity
+	var all []prefetched.RegisteredEntity
 	for i := range entities {
 		e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(i)}
-		all = append(all, store.RegisteredEntity{Entity: e, Pinned: true, Enabled: true, Due: time.UnixMicro(1)})
+		all = append(all, prefetched.RegisteredEntity{Entity: e, Pinned: true, Enabled: true, Due: time.UnixMicro(1)})
 	}
 	if _, err := s.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
 	// In each round, one entity in twenty is read and one in twenty moves to another tier.
 	for round := range rounds {
-		var moved []store.RegisteredEntity
-		var reads []store.EntityReads
+		var moved []prefetched.RegisteredEntity
+		var reads []prefetched.EntityReads
 		for i, r := range all {
 			if i%20 == round%20 {
-				reads = append(reads, store.EntityReads{Entity: r.Entity, Count: 1, At: time.UnixMicro(9)})
+				reads = append(reads, prefetched.EntityReads{Entity: r.Entity, Count: 1, At: time.UnixMicro(9)})
 			}
 			if i%20 == (round+7)%20 {
-				r.Tier = store.Tier(1 + round/20)
+				r.Tier = prefetched.Tier(1 + round/20)
 				moved = append(moved, r)
 			}
 		}
@@ -272,7 +277,7 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'outbox' OR
 		}
 		return n
 	}
-	all, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 2000)
+	all, err := s.Entities(t.Context(), prefetched.Filter{}, schemas.Entity{}, 2000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,11 +291,11 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'outbox' OR
 	}
 	all = all[:1000]
 	var keys []schemas.Entity
-	var reads []store.EntityReads
+	var reads []prefetched.EntityReads
 	var writes []store.Write
 	for i, r := range all {
 		keys = append(keys, r.Entity)
-		reads = append(reads, store.EntityReads{Entity: r.Entity, Count: 1, At: r.Due})
+		reads = append(reads, prefetched.EntityReads{Entity: r.Entity, Count: 1, At: r.Due})
 		writes = append(writes, store.Write{
 			Entity: r.Entity, Version: 5, CheckedAt: time.UnixMicro(5),
 			Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil },
@@ -303,7 +308,11 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'outbox' OR
 		"register": func() error { _, err := s.RegisterEntities(t.Context(), all); return err },
 		"reads":    func() error { return s.ObserveReads(t.Context(), reads, nil) },
 		"enable": func() error {
-			_, err := s.eachEntity(t.Context(), keys, store.SetEntityEnabled, true)
+			texts := make([]string, len(keys))
+			for i, e := range keys {
+				texts[i] = e.Key
+			}
+			_, err := s.EnableEntities(t.Context(), prefetched.Filter{Source: keys[0].Source, Facet: keys[0].Facet}, texts, true)
 			return err
 		},
 		"write": func() error {
@@ -338,8 +347,8 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'outbox' OR
 			return err
 		},
 		"claim": func() error {
-			_, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<50), 1000, time.Minute, nil, func(c store.Candidate) store.Decision {
-				return store.Decision{Due: c.Due, Enqueue: true}
+			_, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<50), 1000, time.Minute, nil, func(c prefetched.Candidate) prefetched.Decision {
+				return prefetched.Decision{Due: c.Due, Enqueue: true}
 			})
 			return err
 		},

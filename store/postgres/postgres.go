@@ -8,13 +8,14 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/shared"
 	"github.com/freshet/freshet/store/tokens"
 )
@@ -22,10 +23,12 @@ import (
 // Store is a store in one PostgreSQL database. Its methods may be called concurrently.
 type Store struct {
 	pool *pgxpool.Pool
-	lists
 	transactions
 	sharedStore
 	tokenStore
+	prefetchedStore
+	dlqStore
+	retentionStore
 }
 
 // Open connects to the database at url. The database must have been migrated.
@@ -46,7 +49,19 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	return &Store{pool, lists{pool}, transactions{pool, isDirect(ctx, pool)}, shared.NewStore(runner{pool}), tokens.NewStore(runner{pool})}, nil
+	return newStore(pool, isDirect(ctx, pool)), nil
+}
+
+// newStore returns a Store on a pool. `prepare` is true if each connection has its own session.
+func newStore(pool *pgxpool.Pool, prepare bool) *Store {
+	tx := transactions{pool, prepare}
+	run := runner{tx}
+	return &Store{
+		pool, tx, shared.NewStore(run), tokens.NewStore(run),
+		prefetchedStore{tx, prefetched.NewStore(run)},
+		deadletters.NewStore(run),
+		retentionStore{tx},
+	}
 }
 
 // directProbes is how many connections isDirect examines. One is not enough, because a PgBouncer's own
@@ -94,8 +109,8 @@ func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, erro
 	found := false
 	err := s.read(ctx, func(scan func(...any) error) error {
 		found = true
-		return snapshot.ScanState(scan, &snapshot.Payload)
-	}, store.SelectSnapshot, e.Source, e.Facet, e.Key)
+		return shared.ScanState(&snapshot.State, scan, &snapshot.Payload)
+	}, shared.SelectSnapshot, e.Source, e.Facet, e.Key)
 	switch {
 	case err != nil:
 		return store.Snapshot{}, fmt.Errorf("read %s: %w", e, err)
@@ -111,8 +126,8 @@ const (
 	joinEntities = `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1) s`
-	selectStates    = `SELECT i.n, ` + store.StateColumns + joinEntities
-	selectSnapshots = `SELECT i.n, ` + store.StateColumns + `, coalesce(s.alias_payload, (SELECT p.payload FROM snapshot_payload p
+	selectStates    = `SELECT i.n, ` + shared.StateColumns + joinEntities
+	selectSnapshots = `SELECT i.n, ` + shared.StateColumns + `, coalesce(s.alias_payload, (SELECT p.payload FROM snapshot_payload p
 	WHERE p.source = i.source AND p.facet = i.facet AND p.key = i.key LIMIT 1))` + joinEntities
 )
 
@@ -124,7 +139,7 @@ func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snap
 		snapshots[i].Entity = e
 	}
 	err := forEachEntity(ctx, s.read, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
-		return found.ScanState(scan, &found.Payload)
+		return shared.ScanState(&found.State, scan, &found.Payload)
 	}, func(i int, found store.Snapshot) {
 		found.Entity = keys[i]
 		snapshots[i] = found
@@ -143,7 +158,7 @@ func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.Stat
 		states[i].Entity = e
 	}
 	err := forEachEntity(ctx, s.read, selectStates, keys, func(found *store.State, scan func(...any) error) error {
-		return found.ScanState(scan)
+		return shared.ScanState(found, scan)
 	}, func(i int, found store.State) {
 		found.Entity = keys[i]
 		states[i] = found
@@ -210,49 +225,6 @@ func forEachEntity[T any](ctx context.Context, read readFunc, query string, keys
 		place(n-1, found)
 		return nil
 	}, query, a.sources, a.facets, a.keys)
-}
-
-// Delete deletes the snapshot and the status of an entity, if they exist.
-func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		// The state is deleted first, in the same order as in Write, which prevents deadlocks.
-		// DeleteOrphans keeps content that a concurrent write has just stored.
-		for _, statement := range slices.Concat([]string{store.DeleteState}, store.DeleteOrphans[:], []string{store.DeleteStatus}) {
-			if _, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("delete %s: %w", e, err)
-	}
-	return nil
-}
-
-// DeleteSnapshot deletes the snapshot, the status and the registration of an entity, and its
-// undelivered events of triggers with a quiet time. It writes the audit entry in the same transaction.
-// `existed` is false if nothing was stored; then no entry is written. Dead letters and other outbox
-// events are kept. A fetch in flight may store the entity again.
-func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		for _, statement := range store.DeleteSnapshot {
-			tag, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key)
-			if err != nil {
-				return err
-			}
-			existed = existed || tag.RowsAffected() > 0
-		}
-		if !existed {
-			return nil
-		}
-		_, err := tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
-		return err
-	})
-	if err != nil {
-		return false, fmt.Errorf("delete all rows of %s: %w", e, classifyError(err))
-	}
-	return existed, nil
 }
 
 // entities holds the sources, facets and keys of entities, one slice per column, as array

@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 	"github.com/freshet/freshet/store/storetest"
 )
 
@@ -208,17 +209,34 @@ func TestDelete_KeepsConcurrentWritesWhole(t *testing.T) {
 	} {
 		s := open(t)
 		w := benchWrites(1, 1, 1)
-		deleting, log := traced(t, s)
-		statements := 0
-		log.before = func(statement string) {
-			if statements++; statements == 3 { // statement 3 follows BEGIN and the deletion of the state
-				if _, err := s.Write(t.Context(), w); err != nil {
-					t.Errorf("hook before a statement: %v, %v", statement, err)
-				}
+		// The deletion of the state waits at its end for a lock that this transaction has.
+		tx, err := s.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(t.Context()) }()
+		for _, statement := range []string{
+			`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$`,
+			`CREATE TRIGGER wait AFTER DELETE ON snapshot_state FOR EACH STATEMENT EXECUTE FUNCTION wait()`,
+		} {
+			if _, err := s.pool.Exec(t.Context(), statement); err != nil {
+				t.Fatal(err)
 			}
 		}
-		if err := remove(deleting, w[0]); err != nil || log.statements[1] != store.DeleteState {
-			t.Fatalf("%s: %v, %q", name, err, log.statements)
+		if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1)`); err != nil {
+			t.Fatal(err)
+		}
+		removed := make(chan error)
+		go func() { removed <- remove(s, w[0]) }()
+		waitForLock(t, s)
+		if _, err := s.Write(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-removed; err != nil {
+			t.Fatalf("%s: %v", name, err)
 		}
 		if got, err := s.Get(t.Context(), w[0].Entity); err != nil || got.HasContent() != (len(got.Payload) > 0) {
 			t.Errorf("%s: %+v has %d bytes of payload, %v", name, got.State, len(got.Payload), err)
@@ -234,8 +252,8 @@ SELECT 's', 'f', n::text, CASE WHEN n % 3 = 0 THEN 'FAILED' ELSE 'RETRYING' END,
 		t.Fatal(err)
 	}
 	for sql, args := range map[string][]any{
-		claimDueRetries:           {"s", 20000, 100, 30000},
-		store.SelectNextRetryTime: {"s"},
+		claimDueRetries:            {"s", 20000, 100, 30000},
+		shared.SelectNextRetryTime: {"s"},
 	} {
 		rows, err := s.pool.Query(t.Context(), "EXPLAIN "+sql, args...)
 		if err != nil {

@@ -10,9 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 )
 
-const lockRetentionWalk = store.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
+const lockRetentionWalk = shared.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
 
 // DeleteExpired deletes snapshots of a facet whose content was fetched before the time `content`, and
 // not-found results that were checked before the time `notFound`.
@@ -25,12 +26,12 @@ const lockRetentionWalk = store.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
 //
 // Statuses are kept; see DeleteOldStatuses. Dead letters are kept for the retention time of their
 // topic.
-func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (deleted int, done bool, err error) {
+func (s retentionStore) DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet, limit, func(tx pgx.Tx, after string) (int, string, []string, error) {
-		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), notFound.UnixMicro(), limit)
+		return selectExpiredKeys(ctx, tx, shared.SelectExpired, source, facet, after, content.UnixMicro(), notFound.UnixMicro(), limit)
 	}, func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error) {
 		// The state is deleted first, in the same order as in Write, which prevents deadlocks.
-		b.Queue(store.DeleteExpiredState, source, facet, key, content.UnixMicro(), notFound.UnixMicro()).Exec(count)
+		b.Queue(shared.DeleteExpiredState, source, facet, key, content.UnixMicro(), notFound.UnixMicro()).Exec(count)
 		for _, statement := range store.DeleteOrphans {
 			b.Queue(statement, source, facet, key)
 		}
@@ -39,24 +40,24 @@ func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content
 
 // DeleteOldStatuses deletes statuses of entities without a snapshot if their last failure was
 // before a time. Like DeleteExpired, each call examines the next `limit` rows.
-func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error) {
-	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, limit, func(tx pgx.Tx, after string) (int, string, []string, error) {
-		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), limit)
+func (s retentionStore) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error) {
+	return s.walk(ctx, source, facet, facet+shared.StatusWalkSuffix, limit, func(tx pgx.Tx, after string) (int, string, []string, error) {
+		return selectExpiredKeys(ctx, tx, shared.SelectOldStatuses, source, facet, after, before.UnixMicro(), limit)
 	}, func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error) {
-		b.Queue(store.DeleteOldStatus, source, facet, key, before.UnixMicro()).Exec(count)
+		b.Queue(shared.DeleteOldStatus, source, facet, key, before.UnixMicro()).Exec(count)
 	})
 }
 
 // walk examines the next `limit` keys of a facet and deletes the expired rows. It stores the key
 // after which the next call continues, in the row of retention_walks with the given name.
-func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
+func (s retentionStore) walk(ctx context.Context, source, facet, name string, limit int,
 	selectKeys func(tx pgx.Tx, after string) (examined int, last string, keys []string, err error),
 	deleteRow func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error),
 ) (deleted int, done bool, err error) {
 	// This statement inserts the facet's row before the transaction below begins, so the row is
 	// committed at once. If the transaction inserted the row, a concurrent call's INSERT would wait
 	// until the transaction ends, which SKIP LOCKED can't prevent.
-	if _, err := s.pool.Exec(ctx, store.InsertRetentionWalk, source, name); err != nil {
+	if _, err := s.pool.Exec(ctx, shared.InsertRetentionWalk, source, name); err != nil {
 		return 0, false, fmt.Errorf("delete expired rows of %s/%s: %w", source, facet, classifyError(err))
 	}
 	err = pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
@@ -78,7 +79,7 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 				return nil
 			})
 		}
-		b.Queue(store.UpdateRetentionWalk, source, name, last)
+		b.Queue(shared.UpdateRetentionWalk, source, name, last)
 		return tx.SendBatch(ctx, &b).Close()
 	})
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -3,10 +3,8 @@ package postgres
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/shared"
 	"github.com/freshet/freshet/store/tokens"
 )
@@ -14,10 +12,19 @@ import (
 type (
 	sharedStore = shared.Store
 	tokenStore  = tokens.Store
+	dlqStore    = deadletters.Store
+
+	// prefetchedStore has the operations on prefetched entities and claims.
+	prefetchedStore struct {
+		transactions
+		prefetched.Store
+	}
+	// retentionStore deletes expired rows.
+	retentionStore struct{ transactions }
 )
 
 // runner implements shared.DB and tokens.DB.
-type runner struct{ pool *pgxpool.Pool }
+type runner struct{ transactions }
 
 // Query calls the function row for each row of the result.
 func (d runner) Query(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error {
@@ -28,21 +35,6 @@ func (d runner) Query(ctx context.Context, row func(scan func(...any) error) err
 func (d runner) Exec(ctx context.Context, statement string, args ...any) (written int64, err error) {
 	tag, err := d.pool.Exec(ctx, statement, args...)
 	return tag.RowsAffected(), classifyError(err)
-}
-
-// ExecAudited implements shared.DB.
-func (d runner) ExecAudited(ctx context.Context, entry store.AuditEntry, notWritten error, statement string, args ...any) error {
-	return classifyError(pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, statement, args...)
-		if err != nil {
-			return err
-		}
-		if tag.RowsAffected() == 0 {
-			return notWritten
-		}
-		_, err = tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
-		return err
-	}))
 }
 
 // Clock returns PostgreSQL's clock, so that the clocks of the processes do not matter.

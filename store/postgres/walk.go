@@ -4,26 +4,21 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
-const selectRegistrations = `SELECT i.n, ` + store.EntityColumns + `
+const selectRegistrations = `SELECT i.n, ` + prefetched.EntityColumns + `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM entities e WHERE e.source = i.source AND e.facet = i.facet AND e.key = i.key LIMIT 1) e`
 
-// lists implements the queries of the console's lists and charts. Store embeds it.
-type lists struct{ pool *pgxpool.Pool }
-
 // Registrations returns the registrations of the entities, in the given order. The element of an
 // entity that is not registered is nil.
-func (l lists) Registrations(ctx context.Context, keys []schemas.Entity) ([]*store.RegisteredEntity, error) {
-	all := make([]*store.RegisteredEntity, len(keys))
-	err := forEachEntity(ctx, readFrom(l.pool), selectRegistrations, keys, func(found *store.RegisteredEntity, scan func(...any) error) error {
+func (s prefetchedStore) Registrations(ctx context.Context, keys []schemas.Entity) ([]*prefetched.RegisteredEntity, error) {
+	all := make([]*prefetched.RegisteredEntity, len(keys))
+	err := forEachEntity(ctx, readFrom(s.pool), selectRegistrations, keys, func(found *prefetched.RegisteredEntity, scan func(...any) error) error {
 		return found.ScanEntity(scan)
-	}, func(i int, found store.RegisteredEntity) { all[i] = &found })
+	}, func(i int, found prefetched.RegisteredEntity) { all[i] = &found })
 	if err != nil {
 		return nil, fmt.Errorf("read the registrations of %d entities: %w", len(keys), err)
 	}
@@ -32,14 +27,14 @@ func (l lists) Registrations(ctx context.Context, keys []schemas.Entity) ([]*sto
 
 // SampleEntities returns at most `limit` enabled entities of a source, chosen at random. It reads
 // random pages of the table: as many as contain about twice as many rows as the limit.
-func (l lists) SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error) {
+func (s prefetchedStore) SampleEntities(ctx context.Context, source string, limit int) ([]prefetched.RegisteredEntity, error) {
 	var rows float64
-	if err := l.pool.QueryRow(ctx, `SELECT reltuples FROM pg_class WHERE oid = 'entities'::regclass`).Scan(&rows); err != nil {
+	if err := s.pool.QueryRow(ctx, `SELECT reltuples FROM pg_class WHERE oid = 'entities'::regclass`).Scan(&rows); err != nil {
 		return nil, fmt.Errorf("read the size of the table entities: %w", err)
 	}
 	percent := min(100, 200*float64(limit)/max(1, rows))
-	all, err := collect(ctx, l.pool, (*store.RegisteredEntity).ScanEntity,
-		fmt.Sprintf("SELECT "+store.EntityColumns+" FROM entities e TABLESAMPLE SYSTEM (%f)"+" WHERE e.source = $1 AND e.enabled LIMIT $2", percent), source, limit)
+	all, err := collect(ctx, s.pool, (*prefetched.RegisteredEntity).ScanEntity,
+		fmt.Sprintf("SELECT "+prefetched.EntityColumns+" FROM entities e TABLESAMPLE SYSTEM (%f)"+" WHERE e.source = $1 AND e.enabled LIMIT $2", percent), source, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read a sample of the entities of %s: %w", source, err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 )
 
 // Write runs four constant statements for a batch of any size. Writes with outbox events need three more
@@ -59,7 +60,7 @@ RETURNING s.source, s.facet, s.key`
 SELECT source, facet, key, changed FROM state`
 
 	// notFound stores not-found results. If the stored content has another visibility
-	// (store.ResetOtherVisibility), it also deletes the payload. It can't see a payload that another
+	// (shared.ResetOtherVisibility), it also deletes the payload. It can't see a payload that another
 	// transaction has committed while it waited for the lock. Such a payload stays in the table,
 	// without a reference, until the entity gets new content or is deleted.
 	notFound = `WITH state AS (
@@ -70,7 +71,7 @@ SELECT source, facet, key, changed FROM state`
 		AS i (source, facet, key, version, checked_at, visibility, manual, alias_not_found)
 	ON CONFLICT (source, facet, key) DO UPDATE
 	SET version = excluded.version, last_checked_at = excluded.last_checked_at, not_found = true, manual = excluded.manual,
-		alias_not_found = excluded.alias_not_found` + store.ResetOtherVisibility + `
+		alias_not_found = excluded.alias_not_found` + shared.ResetOtherVisibility + `
 	WHERE excluded.version >= s.version
 	RETURNING s.source, s.facet, s.key, s.encoding
 ), payload AS (
@@ -90,7 +91,7 @@ WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.version 
 // Write writes the results of fetches in one transaction and returns the result of each in the
 // given order. On an error nothing was written.
 func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
-	b := store.NewBatch(writes)
+	b := shared.NewBatch(writes)
 	err := pgx.BeginTxFunc(ctx, s.pool, s.beginOptions(), func(tx pgx.Tx) error {
 		db := s.prepared(tx)
 		clear(b.Results)
@@ -128,13 +129,15 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 }
 
 // classifyError wraps an error by its SQLSTATE: ErrRejected for errors in the data (22, data
-// exception; 23, integrity violation) and ErrContention for conflicts of transactions (40001,
-// serialisation failure; 40P01, deadlock).
+// exception; 23, integrity violation), also ErrConflict for a violation of a unique index (23505), and
+// ErrContention for conflicts of transactions (40001, serialisation failure; 40P01, deadlock).
 func classifyError(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case !ok:
 		return err
+	case pg.Code == "23505":
+		return fmt.Errorf("%w: %w: %w", store.ErrConflict, store.ErrRejected, err)
 	case strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23"):
 		return fmt.Errorf("%w: %w", store.ErrRejected, err)
 	case pg.Code == "40001" || pg.Code == "40P01":
@@ -166,7 +169,7 @@ func (c *columns) add(w store.Write) {
 
 // execReturning runs a statement that returns the keys of written entities and, if withFlag is set, a
 // flag per entity. It calls `result` with the flag and stores the entity's result in the batch.
-func execReturning(ctx context.Context, db prepared, b *store.Batch, result func(flag bool) store.Result, withFlag bool, sql string, args ...any) error {
+func execReturning(ctx context.Context, db prepared, b *shared.Batch, result func(flag bool) store.Result, withFlag bool, sql string, args ...any) error {
 	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
 		return err
@@ -187,8 +190,8 @@ func execReturning(ctx context.Context, db prepared, b *store.Batch, result func
 }
 
 // touchUnchanged writes the times of unchanged content. The parameter `checked` says whether the aliases
-// of the writes are checked (store.Batch.MayTouch).
-func touchUnchanged(ctx context.Context, db prepared, b *store.Batch, checked bool) error {
+// of the writes are checked (shared.Batch.MayTouch).
+func touchUnchanged(ctx context.Context, db prepared, b *shared.Batch, checked bool) error {
 	var c columns
 	for i, w := range b.Writes {
 		if b.MayTouch(i, checked) {
@@ -204,7 +207,7 @@ func touchUnchanged(ctx context.Context, db prepared, b *store.Batch, checked bo
 
 // upsertChanged stores new and changed content, which touchUnchanged has not written. Payloads are
 // encoded and written only here.
-func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
+func upsertChanged(ctx context.Context, db prepared, b *shared.Batch) error {
 	var c columns
 	var encodings, mediaTypes []string
 	var sizes []int
@@ -238,7 +241,7 @@ func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
 	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, c.manuals, encodings, sizes, mediaTypes, payloads, aliasPayloads)
 }
 
-func recordNotFound(ctx context.Context, db prepared, b *store.Batch) error {
+func recordNotFound(ctx context.Context, db prepared, b *shared.Batch) error {
 	var c columns
 	var alias []bool
 	for i, w := range b.Writes {
@@ -256,7 +259,7 @@ func recordNotFound(ctx context.Context, db prepared, b *store.Batch) error {
 }
 
 // deleteEndedStatuses deletes the statuses of all entities whose writes were stored.
-func deleteEndedStatuses(ctx context.Context, db prepared, b *store.Batch) error {
+func deleteEndedStatuses(ctx context.Context, db prepared, b *shared.Batch) error {
 	var c columns
 	for i, w := range b.Writes {
 		if b.Results[i].Stored() {

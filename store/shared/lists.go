@@ -3,17 +3,18 @@ package shared
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/freshet/freshet/store"
 )
 
-// lists reads rows for the console's lists and charts.
+// lists reads states, statuses and due times.
 type lists struct{ db DB }
 
 // StatesInRange returns at most `limit` states of a facet in the order of their keys.
-func (s lists) StatesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.State, error) {
-	query, args := f.SelectStates(after, limit)
-	all, err := collect(ctx, s.db, f.ScanStateInRange, query, args...)
+func (s lists) StatesInRange(ctx context.Context, f store.KeyRange, after string, limit int) ([]store.State, error) {
+	query, args := SelectStates(f, after, limit)
+	all, err := Collect(ctx, s.db, func(one *store.State, scan func(...any) error) error { return scanStateInRange(one, f, scan) }, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the states of %s/%s: %w", f.Source, f.Facet, err)
 	}
@@ -21,33 +22,50 @@ func (s lists) StatesInRange(ctx context.Context, f store.EntityFilter, after st
 }
 
 // StatusesInRange returns at most `limit` statuses of a facet in the order of their keys.
-func (s lists) StatusesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.Status, error) {
-	query, args := f.SelectStatuses(after, limit)
-	all, err := collect(ctx, s.db, (*store.Status).ScanStatus, query, args...)
+func (s lists) StatusesInRange(ctx context.Context, f store.KeyRange, after string, limit int) ([]store.Status, error) {
+	query, args := SelectStatuses(f, after, limit)
+	all, err := Collect(ctx, s.db, ScanStatus, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the statuses of %s/%s: %w", f.Source, f.Facet, err)
 	}
 	return all, nil
 }
 
-// DeadLetterHours counts the dead letters that match the filter. Each group of the result contains the
-// dead letters of one hour and one reason. The group's field First is the start of its hour. The
-// earliest hour comes first.
-func (s lists) DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
-	query, args := filter.SelectHours()
-	hours, err := collect(ctx, s.db, (*store.DeadLetterGroup).ScanHour, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("count the dead letters of %s by hour: %w", filter.Source, err)
-	}
-	return hours, nil
+// SelectStates returns the statement, and its arguments, that reads at most `limit` states of the
+// range's facet, in the order of their keys. The keys follow
+// the key `after`. The columns are the key and then the columns of ScanState. It reads the primary key, so
+// its cost depends on the limit and not on the size of the table.
+func SelectStates(r store.KeyRange, after string, limit int) (string, []any) {
+	return r.InKeyOrder(`SELECT s.key, `+StateColumns+` FROM snapshot_state s`, "s", after, limit)
 }
 
-// DeadLettersOfJob returns at most `limit` dead letters that a job has handled.
-func (s lists) DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]store.DeadLetter, error) {
-	query, args := store.DeadLetterFilter{}.SelectOfJob(job, limit)
-	all, err := collect(ctx, s.db, func(d *store.DeadLetter, scan func(...any) error) error { return d.ScanDeadLetter(scan) }, query, args...)
+// SelectStatuses is like SelectStates, and returns the columns of ScanStatus.
+func SelectStatuses(r store.KeyRange, after string, limit int) (string, []any) {
+	return r.InKeyOrder(`SELECT `+StatusColumns+` FROM update_status u`, "u", after, limit)
+}
+
+// scanStateInRange reads a state with its entity from a row of SelectStates.
+func scanStateInRange(s *store.State, r store.KeyRange, scan func(...any) error) error {
+	s.Entity.Source, s.Entity.Facet = r.Source, r.Facet
+	return ScanState(s, func(columns ...any) error { return scan(append([]any{&s.Entity.Key}, columns...)...) })
+}
+
+// NextRetryTime returns the time at which the next retry of the source is due; zero if the source has
+// none.
+func (s lists) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
+	at, err := ReadTime(ctx, s.db, SelectNextRetryTime, source)
 	if err != nil {
-		return nil, fmt.Errorf("list the dead letters of %s that the job %s handled: %w", source, job, err)
+		return time.Time{}, fmt.Errorf("read the next retry time of %s: %w", source, err)
 	}
-	return all, nil
+	return at, nil
+}
+
+// NextOutboxTime returns the time at which the next outbox event of the source is due; zero if the
+// source has none.
+func (s lists) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
+	at, err := ReadTime(ctx, s.db, SelectNextOutboxTime, source)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the next due time of the outbox of %s: %w", source, err)
+	}
+	return at, nil
 }

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
+	"github.com/freshet/freshet/store/shared"
 )
 
 const (
@@ -18,7 +19,7 @@ WHERE source = $1 AND facet = $2 AND key = $3`
 	selectPayload = `SELECT payload FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3`
 
 	takeOverClaim = `UPDATE schedule_claims SET id = $3, until = $4
-WHERE id = (` + store.SelectExpiredClaim + `)
+WHERE id = (` + prefetched.SelectExpiredClaim + `)
 RETURNING claimed_at, entries`
 )
 
@@ -28,12 +29,12 @@ RETURNING claimed_at, entries`
 // the claim over. Without requests no claim is stored and its ID is empty. The function "content"
 // selects the facets whose payloads are read too; nil means none. Everything is committed in one
 // transaction.
-func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
-	content func(facet string) bool, decide func(store.Candidate) store.Decision,
-) (store.Claim, error) {
-	claim := store.NewClaim(source, now)
+func (s prefetchedStore) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
+	content func(facet string) bool, decide func(prefetched.Candidate) prefetched.Decision,
+) (prefetched.Claim, error) {
+	claim := prefetched.NewClaim(source, now)
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
-		candidates, err := candidates(ctx, tx, store.SelectDueEntities, content, source, now.UnixMicro(), limit)
+		candidates, err := candidates(ctx, tx, prefetched.SelectDueEntities, content, source, now.UnixMicro(), limit)
 		if err != nil {
 			return err
 		}
@@ -50,11 +51,11 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, store.InsertClaim, args...)
+		_, err = tx.ExecContext(ctx, prefetched.InsertClaim, args...)
 		return err
 	})
 	if err != nil {
-		return store.Claim{}, fmt.Errorf("claim entities of %s: %w", source, err)
+		return prefetched.Claim{}, fmt.Errorf("claim entities of %s: %w", source, err)
 	}
 	if len(claim.Requests) == 0 {
 		claim.ID = ""
@@ -65,9 +66,9 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 // EntitiesDueAfter returns at most `limit` entities of a source that are due after a time, earliest
 // first, without locking them. The function `content` selects the facets whose payloads are read too;
 // nil means none.
-func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []store.Candidate, err error) {
+func (s prefetchedStore) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []prefetched.Candidate, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), limit)
+		all, err = candidates(ctx, tx, prefetched.SelectEntitiesDueAfter, content, source, after.UnixMicro(), limit)
 		return err
 	})
 	if err != nil {
@@ -79,21 +80,21 @@ func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.
 // candidates runs a query of registered entities. It adds to each entity its snapshot's state
 // (versions, hashes and times) and the status of its last request. If `content` returns true for
 // the entity's facet, it adds the snapshot's content too.
-func candidates(ctx context.Context, tx *sql.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
+func candidates(ctx context.Context, tx *sql.Tx, query string, content func(facet string) bool, args ...any) ([]prefetched.Candidate, error) {
 	due, err := selectEntities(ctx, tx, query, args...)
 	if err != nil {
 		return nil, err
 	}
-	found := make([]store.Candidate, len(due))
+	found := make([]prefetched.Candidate, len(due))
 	for i, r := range due {
 		c := &found[i]
 		e := r.Entity
 		c.RegisteredEntity, c.State.Entity, c.Status.Entity = r, e, e
-		err := c.State.ScanState(tx.QueryRowContext(ctx, selectState, e.Source, e.Facet, e.Key).Scan)
+		err := shared.ScanState(&c.State, tx.QueryRowContext(ctx, selectState, e.Source, e.Facet, e.Key).Scan)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, fmt.Errorf("read %s: %w", e, err)
 		}
-		err = c.Status.ScanStatus(tx.QueryRowContext(ctx, selectStatus, e.Source, e.Facet, e.Key).Scan)
+		err = shared.ScanStatus(&c.Status, tx.QueryRowContext(ctx, selectStatus, e.Source, e.Facet, e.Key).Scan)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, fmt.Errorf("read the status of %s: %w", e, err)
 		}
@@ -110,14 +111,14 @@ func candidates(ctx context.Context, tx *sql.Tx, query string, content func(face
 // TakeOverClaim takes over an expired claim of a source: the claim that expired first. The claim
 // gets a new ID and a new lease. The second result is false if no claim has expired. If several
 // calls run concurrently, only one of them gets the claim.
-func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
-	claim := store.Claim{ID: store.ClaimID(), Source: source}
+func (s prefetchedStore) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (prefetched.Claim, bool, error) {
+	claim := prefetched.Claim{ID: prefetched.ClaimID(), Source: source}
 	err := claim.ScanClaim(s.db.QueryRowContext(ctx, takeOverClaim, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
-		return store.Claim{}, false, nil
+		return prefetched.Claim{}, false, nil
 	}
 	if err != nil {
-		return store.Claim{}, false, fmt.Errorf("take over a claim of %s: %w", source, err)
+		return prefetched.Claim{}, false, fmt.Errorf("take over a claim of %s: %w", source, err)
 	}
 	return claim, true, nil
 }

@@ -9,10 +9,12 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/shared"
 )
 
 const (
-	selectStatus = `SELECT ` + store.StatusColumns + ` FROM update_status u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3`
+	selectStatus = `SELECT ` + shared.StatusColumns + ` FROM update_status u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3`
 	claimRetry   = `UPDATE update_status SET next_retry_at = $4 WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
@@ -22,7 +24,7 @@ func (s *Store) Statuses(ctx context.Context, entities []schemas.Entity) ([]stor
 	statuses := make([]store.Status, len(entities))
 	for i, e := range entities {
 		statuses[i].Entity = e
-		err := statuses[i].ScanStatus(s.db.QueryRowContext(ctx, selectStatus, e.Source, e.Facet, e.Key).Scan)
+		err := shared.ScanStatus(&statuses[i], s.db.QueryRowContext(ctx, selectStatus, e.Source, e.Facet, e.Key).Scan)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, fmt.Errorf("read the status of %s: %w", e, err)
 		}
@@ -33,18 +35,18 @@ func (s *Store) Statuses(ctx context.Context, entities []schemas.Entity) ([]stor
 // WriteFailure writes, in one transaction, a status and the row of a dead letter. If deadLetter is nil,
 // it writes only the status. If s.State is empty, or if the result of a later fetch is stored, it
 // writes only the dead letter. A repeated call with the same arguments changes nothing.
-func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
+func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *deadletters.DeadLetter) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		if status.State != "" {
-			args, err := status.StatusArgs()
+			args, err := shared.StatusArgs(status)
 			if err != nil {
 				return err
 			}
-			if _, err := tx.ExecContext(ctx, store.UpsertStatus, args...); err != nil {
+			if _, err := tx.ExecContext(ctx, shared.UpsertStatus, args...); err != nil {
 				return err
 			}
 			for i := range status.Aliases {
-				statement, args := status.RecheckAlias(i)
+				statement, args := shared.RecheckAlias(status, i)
 				if _, err := tx.ExecContext(ctx, statement, args...); err != nil {
 					return err
 				}
@@ -56,7 +58,7 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 		if deadLetter == nil {
 			return nil
 		}
-		_, err := tx.ExecContext(ctx, store.InsertDeadLetter, deadLetter.InsertArgs()...)
+		_, err := tx.ExecContext(ctx, deadletters.Insert, deadLetter.InsertArgs()...)
 		return err
 	})
 	if err != nil {
@@ -91,31 +93,17 @@ func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, 
 }
 
 func dueRetries(ctx context.Context, tx *sql.Tx, source string, now time.Time, limit int) (due []store.Status, err error) {
-	rows, err := tx.QueryContext(ctx, store.SelectDueRetries, source, now.UnixMicro(), limit)
+	rows, err := tx.QueryContext(ctx, shared.SelectDueRetries, source, now.UnixMicro(), limit)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		var status store.Status
-		if err := status.ScanStatus(rows.Scan); err != nil {
+		if err := shared.ScanStatus(&status, rows.Scan); err != nil {
 			return nil, err
 		}
 		due = append(due, status)
 	}
 	return due, rows.Err()
-}
-
-// NextRetryTime returns the time at which the next retry of the source is due; zero if the source has
-// none.
-func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
-	var us int64
-	err := s.db.QueryRowContext(ctx, store.SelectNextRetryTime, source).Scan(&us)
-	if errors.Is(err, sql.ErrNoRows) {
-		return time.Time{}, nil
-	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next retry time of %s: %w", source, err)
-	}
-	return time.UnixMicro(us).UTC(), nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 )
 
 const (
@@ -17,9 +18,9 @@ const (
 	// the event of a later change replaces it.
 	deleteQuietTrigger = `DELETE FROM outbox WHERE source = $1 AND facet = $2 AND key = $3 AND quiet_facet = $4 AND quiet_facet <> ''
 RETURNING before, due_at, latest_at`
-	selectDueOutboxEvents = `SELECT ` + store.OutboxColumns + store.DueOutboxEvents
+	selectDueOutboxEvents = `SELECT ` + shared.OutboxColumns + shared.DueOutboxEvents
 	claimOutboxEvent      = `UPDATE outbox SET due_at = $2 WHERE id = $1`
-	postponePage          = `UPDATE outbox SET ` + store.PostponePage + ` WHERE id = $1 AND quiet_facet = '` + store.PageRequest + `'`
+	postponePage          = `UPDATE outbox SET ` + shared.PostponePage + ` WHERE id = $1 AND quiet_facet = '` + store.PageRequest + `'`
 	deleteOutboxEvent     = `DELETE FROM outbox WHERE id = $1 AND quiet_facet <> '` + store.PageRequest + `'`
 	markPublished         = `UPDATE outbox SET publish_change = false WHERE id = $1`
 )
@@ -109,26 +110,12 @@ func dueOutboxEvents(ctx context.Context, tx *sql.Tx, source string, now time.Ti
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		var e store.OutboxEvent
-		if err := e.ScanOutboxEvent(rows.Scan); err != nil {
+		if err := shared.ScanOutboxEvent(&e, rows.Scan); err != nil {
 			return nil, err
 		}
 		due = append(due, e)
 	}
 	return due, rows.Err()
-}
-
-// NextOutboxTime returns the time at which the next outbox event of the source can be claimed; zero if
-// the source has no event.
-func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
-	var us int64
-	err := s.db.QueryRowContext(ctx, store.SelectNextOutboxTime, source).Scan(&us)
-	if errors.Is(err, sql.ErrNoRows) {
-		return time.Time{}, nil
-	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next due time of the outbox of %s: %w", source, err)
-	}
-	return time.UnixMicro(us).UTC(), nil
 }
 
 // MarkChangesPublished records that the change messages of outbox events were published and must

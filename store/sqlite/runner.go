@@ -2,11 +2,11 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"strconv"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/shared"
 	"github.com/freshet/freshet/store/tokens"
 )
@@ -14,6 +14,15 @@ import (
 type (
 	sharedStore = shared.Store
 	tokenStore  = tokens.Store
+	dlqStore    = deadletters.Store
+
+	// prefetchedStore has the operations on prefetched entities and claims.
+	prefetchedStore struct {
+		transactions
+		prefetched.Store
+	}
+	// retentionStore deletes expired rows.
+	retentionStore struct{ transactions }
 )
 
 // runner implements shared.DB and tokens.DB.
@@ -31,30 +40,6 @@ func (d runner) Exec(ctx context.Context, statement string, args ...any) (writte
 		return 0, err
 	}
 	return result.RowsAffected()
-}
-
-// wroteRow reports whether a statement wrote a row.
-func wroteRow(result sql.Result, err error) (bool, error) {
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
-	return n > 0, err
-}
-
-// ExecAudited implements shared.DB.
-func (d runner) ExecAudited(ctx context.Context, entry store.AuditEntry, notWritten error, statement string, args ...any) error {
-	return d.inTx(ctx, func(tx *sql.Tx) error {
-		wrote, err := wroteRow(tx.ExecContext(ctx, statement, args...))
-		if err != nil {
-			return err
-		}
-		if !wrote {
-			return notWritten
-		}
-		_, err = tx.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...)
-		return err
-	})
 }
 
 // Clock returns the clock of this process: SQLite runs in the process.

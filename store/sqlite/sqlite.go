@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/pressly/goose/v3"
@@ -19,18 +18,22 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
+	"github.com/freshet/freshet/store/prefetched"
 	"github.com/freshet/freshet/store/shared"
 	"github.com/freshet/freshet/store/tokens"
 )
 
 // Store is a store in one SQLite database. Its methods may be called concurrently.
 type Store struct {
-	sharedStore
-	tokenStore
 	db     *sql.DB
 	keeper *sql.DB // keeps a database in memory open by one idle connection; nil for a file
-	lists
 	transactions
+	sharedStore
+	tokenStore
+	prefetchedStore
+	dlqStore
+	retentionStore
 }
 
 // Open opens the database file at path and applies missing migrations. If path is empty, the
@@ -54,8 +57,14 @@ func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) drive
 	}
 	db := sql.OpenDB(connector{d, dsn})
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
-	run := runner{transactions{db}}
-	s := &Store{db: db, lists: lists{db}, transactions: run.transactions, sharedStore: shared.NewStore(run), tokenStore: tokens.NewStore(run)}
+	tx := transactions{db}
+	run := runner{tx}
+	s := &Store{
+		db, nil, tx, shared.NewStore(run), tokens.NewStore(run),
+		prefetchedStore{tx, prefetched.NewStore(run)},
+		deadletters.NewStore(run),
+		retentionStore{tx},
+	}
 	var err error
 	if path == "" {
 		s.keeper = sql.OpenDB(connector{&embedded.Driver{}, dsn})
@@ -141,8 +150,8 @@ func (s *Store) Ping(ctx context.Context) error { return s.db.PingContext(ctx) }
 // Get returns the snapshot of an entity, or store.ErrNotFound.
 func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	snapshot := store.Snapshot{State: store.State{Entity: e}}
-	row := s.db.QueryRowContext(ctx, store.SelectSnapshot, e.Source, e.Facet, e.Key)
-	err := snapshot.ScanState(row.Scan, &snapshot.Payload)
+	row := s.db.QueryRowContext(ctx, shared.SelectSnapshot, e.Source, e.Facet, e.Key)
+	err := shared.ScanState(&snapshot.State, row.Scan, &snapshot.Payload)
 	if errors.Is(err, sql.ErrNoRows) {
 		return store.Snapshot{}, store.ErrNotFound
 	}
@@ -152,7 +161,7 @@ func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, erro
 	return snapshot, nil
 }
 
-const selectState = `SELECT ` + store.StateColumns + ` FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
+const selectState = `SELECT ` + shared.StateColumns + ` FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 
 // States returns the states of the entities in the given order. Version is 0 for an entity without
 // a stored state.
@@ -169,7 +178,7 @@ func readStates(ctx context.Context, db querier, entities []schemas.Entity) ([]s
 	states := make([]store.State, len(entities))
 	for i, e := range entities {
 		states[i].Entity = e
-		err := states[i].ScanState(db.QueryRowContext(ctx, selectState, e.Source, e.Facet, e.Key).Scan)
+		err := shared.ScanState(&states[i], db.QueryRowContext(ctx, selectState, e.Source, e.Facet, e.Key).Scan)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, fmt.Errorf("read %s: %w", e, err)
 		}
@@ -190,41 +199,4 @@ func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snap
 		}
 	}
 	return snapshots, nil
-}
-
-// Delete deletes the snapshot and the status of an entity, if they exist.
-func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
-	return s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, statement := range slices.Concat([]string{store.DeleteState}, store.DeleteOrphans[:], []string{store.DeleteStatus}) {
-			if _, err := tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
-				return fmt.Errorf("delete %s: %w", e, err)
-			}
-		}
-		return nil
-	})
-}
-
-// DeleteSnapshot deletes the snapshot, the status and the registration of an entity, and its
-// undelivered events of triggers with a quiet time. It writes the audit entry in the same transaction.
-// `existed` is false if nothing was stored; then no entry is written. Dead letters and other outbox
-// events are kept. A fetch in flight may store the entity again.
-func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {
-	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, statement := range store.DeleteSnapshot {
-			deleted, err := wroteRow(tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key))
-			if err != nil {
-				return err
-			}
-			existed = existed || deleted
-		}
-		if !existed {
-			return nil
-		}
-		_, err := tx.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...)
-		return err
-	})
-	if err != nil {
-		return false, fmt.Errorf("delete all rows of %s: %w", e, err)
-	}
-	return existed, nil
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
+	"github.com/freshet/freshet/store/shared"
 	"github.com/freshet/freshet/store/storetest"
 )
 
@@ -101,11 +103,11 @@ func TestPlans_DueRowsUseTheirIndex(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	for sql, args := range map[string][]any{
-		store.SelectDueEntities:    {"s", 1, 100},
-		store.SelectNextDueEntity:  {"s"},
-		takeOverClaim:              {"s", 1, "id", 2},
-		selectDueOutboxEvents:      {"s", 1, 100},
-		store.SelectNextOutboxTime: {"s"},
+		prefetched.SelectDueEntities:   {"s", 1, 100},
+		prefetched.SelectNextDueEntity: {"s"},
+		takeOverClaim:                  {"s", 1, "id", 2},
+		selectDueOutboxEvents:          {"s", 1, 100},
+		shared.SelectNextOutboxTime:    {"s"},
 	} {
 		var id, parent, unused int
 		var step string
@@ -156,7 +158,7 @@ func TestFile_SerializesTwoWriters(t *testing.T) {
 		wg.Go(func() {
 			for i := range 200 {
 				e := schemas.Entity{Source: "s", Facet: "f", Key: strconv.Itoa(i)}
-				if _, err := s.RegisterEntities(t.Context(), []store.RegisteredEntity{{Entity: e, Tier: store.Warm, Enabled: true, Due: time.Now()}}); err != nil {
+				if _, err := s.RegisterEntities(t.Context(), []prefetched.RegisteredEntity{{Entity: e, Tier: prefetched.Warm, Enabled: true, Due: time.Now()}}); err != nil {
 					t.Errorf("register %s: %v", e, err)
 					return
 				}

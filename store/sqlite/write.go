@@ -9,6 +9,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 )
 
 // These statements correspond to the statements of store/postgres, but each writes one row.
@@ -44,7 +45,7 @@ ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
 VALUES ($1, $2, $3, $4, x'', 0, '', 0, 0, $5, 0, true, '', '', $6, $7, $8)
 ON CONFLICT (source, facet, key) DO UPDATE
 SET version = excluded.version, last_checked_at = excluded.last_checked_at, not_found = true, manual = excluded.manual,
-	alias_not_found = excluded.alias_not_found` + store.ResetOtherVisibility + `
+	alias_not_found = excluded.alias_not_found` + shared.ResetOtherVisibility + `
 WHERE excluded.version >= s.version
 RETURNING encoding = ''`
 
@@ -60,7 +61,7 @@ WHERE source = $1 AND facet = $2 AND key = $3 AND reason = '` + schemas.HoldAlia
 // Write writes the results of fetches in one transaction and returns the result of each in the
 // given order. On an error nothing was written.
 func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
-	b := store.NewBatch(writes)
+	b := shared.NewBatch(writes)
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		clear(b.Results)
 		if err := touchUnchanged(ctx, tx, b, false); err != nil {
@@ -117,8 +118,8 @@ func wakeAliasUsers(ctx context.Context, tx *sql.Tx, e schemas.Entity, facets []
 }
 
 // touchUnchanged writes the times of unchanged content. The parameter `checked` says whether the aliases
-// of the writes are checked (store.Batch.MayTouch).
-func touchUnchanged(ctx context.Context, tx *sql.Tx, b *store.Batch, checked bool) error {
+// of the writes are checked (shared.Batch.MayTouch).
+func touchUnchanged(ctx context.Context, tx *sql.Tx, b *shared.Batch, checked bool) error {
 	for i, w := range b.Writes {
 		if !b.MayTouch(i, checked) {
 			continue

@@ -8,6 +8,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 func testAtomic(b suite) {
@@ -63,7 +64,7 @@ func testCancelled(b suite) {
 	if _, err := b.store.NextRetryTime(ctx, "nexon"); err == nil {
 		b.Error("NextRetryTime: got no error, want one")
 	}
-	if _, err := b.store.DeadLetters(ctx, store.DeadLetterFilter{Source: "nexon"}, store.DeadLetter{}, 1); err == nil {
+	if _, err := b.store.DeadLetters(ctx, deadletters.Filter{Source: "nexon"}, deadletters.DeadLetter{}, 1); err == nil {
 		b.Error("DeadLetters: got no error, want one")
 	}
 	b.hasNoStatus(entity)

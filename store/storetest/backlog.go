@@ -8,12 +8,13 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Backlogs counts the due entities, retries and outbox rows of a source.
 type Backlogs interface {
 	// TierBacklogs counts at most `limit` due entities, earliest first, by facet and tier.
-	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]store.TierBacklog, error)
+	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]prefetched.TierBacklog, error)
 	// RetryBacklog and OutboxBacklog count at most `limit` rows that are due at the given time.
 	RetryBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 	OutboxBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
@@ -26,31 +27,31 @@ func testBacklogs(b suite) {
 
 func (b suite) dueTiers() {
 	b.Helper()
-	are := func(now int64, limit int, want ...store.TierBacklog) {
+	are := func(now int64, limit int, want ...prefetched.TierBacklog) {
 		b.Helper()
 		if got, err := b.store.TierBacklogs(b.Context(), entity.Source, at(now), limit); err != nil || len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
 			b.Errorf("TierBacklogs(limit %d) at %d: got %+v, %v, want %+v", limit, now, got, err, want)
 		}
 	}
 	are(100, 10)
-	var all []store.RegisteredEntity
-	add := func(e schemas.Entity, tier store.Tier, due int64, enabled bool) {
+	var all []prefetched.RegisteredEntity
+	add := func(e schemas.Entity, tier prefetched.Tier, due int64, enabled bool) {
 		r := registered(e, due)
 		r.Tier, r.Enabled = tier, enabled
 		all = append(all, r)
 	}
 	for i := range int64(4) {
-		add(key(fmt.Sprint("hot", i)), store.Hot, 10+i, true)
-		add(key(fmt.Sprint("cold", i)), store.Cold, 30+10*i, true)
+		add(key(fmt.Sprint("hot", i)), prefetched.Hot, 10+i, true)
+		add(key(fmt.Sprint("cold", i)), prefetched.Cold, 30+10*i, true)
 	}
-	add(key("off"), store.Warm, 1, false)
-	add(schemas.Entity{Source: entity.Source, Facet: "b", Key: "x"}, store.Warm, 11, true)
-	add(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, store.Warm, 2, true)
+	add(key("off"), prefetched.Warm, 1, false)
+	add(schemas.Entity{Source: entity.Source, Facet: "b", Key: "x"}, prefetched.Warm, 11, true)
+	add(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, prefetched.Warm, 2, true)
 	b.register(len(all), all...)
-	warm := store.TierBacklog{Facet: "b", Tier: store.Warm, Backlog: store.Backlog{Count: 1, Oldest: at(11)}, Last: at(11)}
-	hot := store.TierBacklog{Facet: entity.Facet, Tier: store.Hot, Backlog: store.Backlog{Count: 4, Oldest: at(10)}, Last: at(13)}
+	warm := prefetched.TierBacklog{Facet: "b", Tier: prefetched.Warm, Backlog: store.Backlog{Count: 1, Oldest: at(11)}, Last: at(11)}
+	hot := prefetched.TierBacklog{Facet: entity.Facet, Tier: prefetched.Hot, Backlog: store.Backlog{Count: 4, Oldest: at(10)}, Last: at(13)}
 	are(9, 10)
-	are(45, 10, warm, hot, store.TierBacklog{Facet: entity.Facet, Tier: store.Cold, Backlog: store.Backlog{Count: 2, Oldest: at(30)}, Last: at(40)})
+	are(45, 10, warm, hot, prefetched.TierBacklog{Facet: entity.Facet, Tier: prefetched.Cold, Backlog: store.Backlog{Count: 2, Oldest: at(30)}, Last: at(40)})
 	hot.Count, hot.Last = 2, at(11)
 	are(45, 3, warm, hot) // with the limit 3, only the three entities that are due first are counted
 }

@@ -9,10 +9,11 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // claim calls ClaimEntities with the given time, limit and function, and a lease of 60 s.
-func (b suite) claim(now int64, limit int, decide func(store.Candidate) store.Decision) store.Claim {
+func (b suite) claim(now int64, limit int, decide func(prefetched.Candidate) prefetched.Decision) prefetched.Claim {
 	b.Helper()
 	c, err := b.store.ClaimEntities(b.Context(), entity.Source, at(now), limit, time.Minute, nil, decide)
 	if err != nil {
@@ -23,18 +24,18 @@ func (b suite) claim(now int64, limit int, decide func(store.Candidate) store.De
 
 // dueLater is a decide function that enqueues every candidate and sets a due time far in the
 // future.
-func dueLater(c store.Candidate) store.Decision {
-	return store.Decision{Due: at(1_000_000), Tier: c.Tier, History: c.History, Enqueue: true}
+func dueLater(c prefetched.Candidate) prefetched.Decision {
+	return prefetched.Decision{Due: at(1_000_000), Tier: c.Tier, History: c.History, Enqueue: true}
 }
 
-func requestOf(r store.RegisteredEntity, version int64) store.ClaimedRequest {
-	return store.ClaimedRequest{Entity: r.Entity, Params: r.Params, Version: version}
+func requestOf(r prefetched.RegisteredEntity, version int64) prefetched.ClaimedRequest {
+	return prefetched.ClaimedRequest{Entity: r.Entity, Params: r.Params, Version: version}
 }
 
 // wantClaim claims due entities, and fails the test unless it gets these entities in this order.
-func (b suite) wantClaim(now int64, limit int, want ...store.RegisteredEntity) {
+func (b suite) wantClaim(now int64, limit int, want ...prefetched.RegisteredEntity) {
 	b.Helper()
-	var requests []store.ClaimedRequest
+	var requests []prefetched.ClaimedRequest
 	for _, r := range want {
 		requests = append(requests, requestOf(r, 0))
 	}
@@ -74,13 +75,13 @@ func testDecide(b suite) {
 	b.write([]store.Result{store.Changed, store.NotFoundStored}, content(x.Entity, 5, "x"), notFound(z.Entity, 6))
 	failed := failing(x.Entity, 9)
 	b.fail(failed, failing(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "y"}, 9))
-	var seen []store.Candidate
-	moved := map[schemas.Entity]store.Decision{
-		x.Entity: {Due: at(200), Tier: store.Hot, Enqueue: true, History: store.History{ClaimedAt: at(10), UpdatedAt: at(5), Changes: 0.1, Watched: time.Second, Reads: 1e-9, ReadAt: at(99)}},
-		y.Entity: {Due: at(300), Tier: store.Cold},
-		z.Entity: {Due: at(100), Tier: store.Warm, History: z.History, Enqueue: true},
+	var seen []prefetched.Candidate
+	moved := map[schemas.Entity]prefetched.Decision{
+		x.Entity: {Due: at(200), Tier: prefetched.Hot, Enqueue: true, History: prefetched.History{ClaimedAt: at(10), UpdatedAt: at(5), Changes: 0.1, Watched: time.Second, Reads: 1e-9, ReadAt: at(99)}},
+		y.Entity: {Due: at(300), Tier: prefetched.Cold},
+		z.Entity: {Due: at(100), Tier: prefetched.Warm, History: z.History, Enqueue: true},
 	}
-	c := b.claim(50, 10, func(c store.Candidate) store.Decision {
+	c := b.claim(50, 10, func(c prefetched.Candidate) prefetched.Decision {
 		seen = append(seen, c)
 		return moved[c.Entity]
 	})
@@ -88,7 +89,7 @@ func testDecide(b suite) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	want := []store.Candidate{
+	want := []prefetched.Candidate{
 		{RegisteredEntity: x, State: states[0], Status: failed},
 		{RegisteredEntity: y, State: store.State{Entity: y.Entity}, Status: store.Status{Entity: y.Entity}},
 		{RegisteredEntity: z, State: states[2], Status: store.Status{Entity: z.Entity}},
@@ -96,14 +97,14 @@ func testDecide(b suite) {
 	if !reflect.DeepEqual(seen, want) {
 		b.Fatalf("candidates: got\n%+v, want\n%+v", seen, want)
 	}
-	if requests := []store.ClaimedRequest{requestOf(x, 5), requestOf(z, 6)}; c.ID == "" || c.Source != entity.Source || !c.At.Equal(at(50)) || !reflect.DeepEqual(c.Requests, requests) {
+	if requests := []prefetched.ClaimedRequest{requestOf(x, 5), requestOf(z, 6)}; c.ID == "" || c.Source != entity.Source || !c.At.Equal(at(50)) || !reflect.DeepEqual(c.Requests, requests) {
 		b.Fatalf("%+v, want %+v", c, requests)
 	}
-	for _, r := range []*store.RegisteredEntity{&x, &y, &z} {
+	for _, r := range []*prefetched.RegisteredEntity{&x, &y, &z} {
 		m := moved[r.Entity]
 		r.Due, r.Tier, r.History = m.Due, m.Tier, m.History
 	}
-	b.wantEntities(store.EntityFilter{}, x, y, z)
+	b.wantEntities(prefetched.Filter{}, x, y, z)
 	b.wantNextEntityTime(at(100))
 }
 
@@ -111,7 +112,7 @@ func testDecide(b suite) {
 // are stored.
 func testClaimWithoutRequests(b suite) {
 	b.register(1, registered(entity, 10))
-	if c := b.claim(50, 10, func(store.Candidate) store.Decision { return store.Decision{Due: at(60)} }); c.ID != "" || len(c.Requests) != 0 {
+	if c := b.claim(50, 10, func(prefetched.Candidate) prefetched.Decision { return prefetched.Decision{Due: at(60)} }); c.ID != "" || len(c.Requests) != 0 {
 		b.Errorf("claim: got %+v", c)
 	}
 	if _, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(1_000_000), time.Hour); found || err != nil {
@@ -132,14 +133,14 @@ func testClaimRolledBack(b suite) {
 			}
 		}()
 		n := 0
-		_, _ = b.store.ClaimEntities(b.Context(), entity.Source, at(50), 10, time.Minute, nil, func(store.Candidate) store.Decision {
+		_, _ = b.store.ClaimEntities(b.Context(), entity.Source, at(50), 10, time.Minute, nil, func(prefetched.Candidate) prefetched.Decision {
 			if n++; n == 2 {
 				panic(dead)
 			}
-			return store.Decision{Due: at(99), Enqueue: true}
+			return prefetched.Decision{Due: at(99), Enqueue: true}
 		})
 	}()
-	b.wantEntities(store.EntityFilter{}, x, y)
+	b.wantEntities(prefetched.Filter{}, x, y)
 	if _, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(1_000_000), time.Hour); found || err != nil {
 		b.Errorf("TakeOverClaim: got %v, %v", found, err)
 	}
@@ -149,7 +150,7 @@ func testClaimRolledBack(b suite) {
 func testTakeOverClaim(b suite) {
 	x, y := registered(key("x"), 10), registered(key("y"), 20)
 	b.register(2, x, y)
-	takeOver := func(now int64) (store.Claim, bool) {
+	takeOver := func(now int64) (prefetched.Claim, bool) {
 		b.Helper()
 		c, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(now), 100*time.Second)
 		if err != nil {
@@ -247,7 +248,7 @@ func testTakeOverRace(b suite) {
 // testClaimRace claims entities concurrently. Each due entity must go to only one scheduler.
 func testClaimRace(b suite) {
 	const schedulers, entities = 8, 400
-	all := make([]store.RegisteredEntity, entities)
+	all := make([]prefetched.RegisteredEntity, entities)
 	for n := range all {
 		all[n] = registered(key(fmt.Sprint(n)), int64(n))
 	}
@@ -291,13 +292,13 @@ func testBringForward(b suite) {
 	b.register(5, z, off, x, y, registered(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 25))
 	b.write([]store.Result{store.Changed}, content(z.Entity, 5, "z"))
 	b.fail(failing(y.Entity, 9))
-	after := func(us int64, limit int, want ...store.RegisteredEntity) []store.Candidate {
+	after := func(us int64, limit int, want ...prefetched.RegisteredEntity) []prefetched.Candidate {
 		b.Helper()
 		all, err := b.store.EntitiesDueAfter(b.Context(), entity.Source, at(us), limit, func(string) bool { return true })
 		if err != nil {
 			b.Fatal(err)
 		}
-		var got []store.RegisteredEntity
+		var got []prefetched.RegisteredEntity
 		for _, c := range all {
 			got = append(got, c.RegisteredEntity)
 		}
@@ -313,13 +314,13 @@ func testBringForward(b suite) {
 	after(9, 2, x, y)
 	after(30, 10)
 	unknown := schemas.Entity{Source: entity.Source, Facet: "f", Key: "unknown"}
-	err := b.store.BringForward(b.Context(), []store.DueTime{{Entity: z.Entity, At: at(5)}, {Entity: unknown, At: at(1)}, {Entity: x.Entity, At: at(15)}})
+	err := b.store.BringForward(b.Context(), []prefetched.DueTime{{Entity: z.Entity, At: at(5)}, {Entity: unknown, At: at(1)}, {Entity: x.Entity, At: at(15)}})
 	if err != nil {
 		b.Fatal(err)
 	}
 	z.Due = at(5)
 	after(0, 10, z, x, y)
-	b.wantEntities(store.EntityFilter{Source: unknown.Source, Facet: "f", KeyPrefix: "unknown"})
+	b.wantEntities(prefetched.Filter{Source: unknown.Source, Facet: "f", KeyPrefix: "unknown"})
 	if err := b.store.BringForward(b.Context(), nil); err != nil {
 		b.Errorf("BringForward of nothing: got %v, want no error", err)
 	}
@@ -376,7 +377,7 @@ func testClaimedContent(b suite) {
 		seen := map[string]string{}
 		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 10, time.Minute, func(facet string) bool {
 			return wanted && facet == entity.Facet
-		}, func(c store.Candidate) store.Decision {
+		}, func(c prefetched.Candidate) prefetched.Decision {
 			if len(c.Payload) > 0 {
 				text, err := store.Snapshot{State: c.State, Payload: c.Payload}.Decode(nil)
 				if err != nil {
@@ -384,7 +385,7 @@ func testClaimedContent(b suite) {
 				}
 				seen[c.Entity.Key] = string(text)
 			}
-			return store.Decision{Due: at(1), Tier: c.Tier}
+			return prefetched.Decision{Due: at(1), Tier: c.Tier}
 		})
 		want := map[string]string{}
 		if wanted {

@@ -55,7 +55,7 @@ func testInKeyOrder(b suite) {
 	for prefix, want := range map[string]string{"a": "a a-b/1 a/1 a/2 ab/2 aé/1", "a/": "a/1 a/2", "": "a a-b/1 a/1 a/2 ab/2 aé/1 b/1", "c": ""} {
 		var got []string
 		for after, more := "", true; more; {
-			some, err := w.all.InKeyOrder(b.Context(), store.EntityFilter{Source: entity.Source, Facet: entity.Facet, KeyPrefix: prefix}, after, 2)
+			some, err := w.all.InKeyOrder(b.Context(), store.KeyRange{Source: entity.Source, Facet: entity.Facet, KeyPrefix: prefix}, after, 2)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 )
 
 // runCredits runs the tests of transactions and of credits.
@@ -38,7 +39,7 @@ func runCredits(t *testing.T, open func(t *testing.T) Store) {
 func testInTx(b suite) {
 	setting := func(source string) store.Statement {
 		s := store.Setting{Source: source, Value: []byte("{}"), Revision: 1, ChangedAt: at(1), ChangedBy: "somebody"}
-		return store.Statement{Text: store.InsertSetting, Args: s.SettingArgs()}
+		return store.Statement{Text: shared.InsertSetting, Args: shared.SettingArgs(s)}
 	}
 	failed := errors.New("failed")
 	for source, result := range map[string]error{"kept": nil, "undone": failed} {

@@ -9,40 +9,41 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // DeadLetters stores the index of dead letters, and DLQ jobs.
 type DeadLetters interface {
 	// DeadLetters returns matching dead letters newest first. DeadLettersByOffset returns them by
 	// partition and offset. Both lists start after the position `behind`.
-	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
-	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error)
-	DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
-	DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]store.DeadLetter, error)
-	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
-	HandledPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]store.HandledPrefix, error)
-	DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error)
-	CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error
-	Job(ctx context.Context, id string) (store.DLQJob, error)
-	Jobs(ctx context.Context, limit int) ([]store.DLQJob, error)
-	LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error)
+	DeadLetters(ctx context.Context, filter deadletters.Filter, behind deadletters.DeadLetter, limit int) ([]deadletters.DeadLetter, error)
+	DeadLettersByOffset(ctx context.Context, filter deadletters.Filter, behind deadletters.ID, limit int) ([]deadletters.DeadLetter, error)
+	DeadLetterHours(ctx context.Context, filter deadletters.Filter) ([]deadletters.Group, error)
+	DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]deadletters.DeadLetter, error)
+	DeadLetterGroups(ctx context.Context, filter deadletters.Filter, limit int) ([]deadletters.Group, error)
+	HandledPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]deadletters.HandledPrefix, error)
+	DeleteDeadLettersBefore(ctx context.Context, before deadletters.ID, limit int) (int, error)
+	CreateJob(ctx context.Context, job deadletters.Job, entry store.AuditEntry) error
+	Job(ctx context.Context, id string) (deadletters.Job, error)
+	Jobs(ctx context.Context, limit int) ([]deadletters.Job, error)
+	LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job deadletters.Job, ok bool, err error)
 	NextLeaseEnd(ctx context.Context, sources []string) (time.Time, error)
-	SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, h store.Disposition, entry *store.AuditEntry) (store.JobState, error)
-	SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
+	SaveJobProgress(ctx context.Context, job deadletters.Job, handled []deadletters.ID, h deadletters.Disposition, entry *store.AuditEntry) (deadletters.JobState, error)
+	SetJobState(ctx context.Context, id string, before, after deadletters.JobState, at time.Time, entry store.AuditEntry) error
 }
 
 var letterTopic = schemas.DeadLetterTopic("nexon")
 
 // newDeadLetter returns a row of dead_letters with this offset. Its time is at(offset).
-func newDeadLetter(e schemas.Entity, offset int64) store.DeadLetter {
-	return store.DeadLetter{
-		DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(e.Source), Partition: 3, Offset: offset}, Entity: e,
+func newDeadLetter(e schemas.Entity, offset int64) deadletters.DeadLetter {
+	return deadletters.DeadLetter{
+		ID: deadletters.ID{Topic: schemas.DeadLetterTopic(e.Source), Partition: 3, Offset: offset}, Entity: e,
 		Reason: schemas.Upstream4xx, Error: fmt.Sprint("error ", offset), Fingerprint: "f1", Status: 400, Attempts: 2, Replays: 1,
 		At: at(offset), CorrelationID: fmt.Sprint("c", offset),
 	}
 }
 
-func (b suite) deadLetter(all ...store.DeadLetter) {
+func (b suite) deadLetter(all ...deadletters.DeadLetter) {
 	b.Helper()
 	for _, l := range all {
 		if err := b.store.WriteFailure(b.Context(), store.Status{}, &l); err != nil {
@@ -51,13 +52,13 @@ func (b suite) deadLetter(all ...store.DeadLetter) {
 	}
 }
 
-func (b suite) deadLetters(source string, open bool, limit int) []store.DeadLetter {
+func (b suite) deadLetters(source string, open bool, limit int) []deadletters.DeadLetter {
 	b.Helper()
-	f := store.DeadLetterFilter{Source: source}
+	f := deadletters.Filter{Source: source}
 	if open {
-		f.Handled = store.OpenDeadLetters
+		f.Handled = deadletters.Open
 	}
-	all, err := b.store.DeadLetters(b.Context(), f, store.DeadLetter{}, limit)
+	all, err := b.store.DeadLetters(b.Context(), f, deadletters.DeadLetter{}, limit)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -69,14 +70,14 @@ func auditEntry(action string) store.AuditEntry {
 }
 
 // handle creates a job, and saves h as the outcome that the job had for these dead letters.
-func (b suite) handle(h store.Disposition, ids ...store.DeadLetterID) {
+func (b suite) handle(h deadletters.Disposition, ids ...deadletters.ID) {
 	b.Helper()
 	j := job(time.Now().UnixNano())
 	j.Lease.Holder = "handler"
 	if err := b.store.CreateJob(b.Context(), j, auditEntry("x")); err != nil {
 		b.Fatal(err)
 	}
-	j.State = store.JobDone
+	j.State = deadletters.JobDone
 	if _, err := b.store.SaveJobProgress(b.Context(), j, ids, h, nil); err != nil {
 		b.Fatal(err)
 	}
@@ -88,16 +89,16 @@ func testDeadLetterVisibility(b suite) {
 	b.deadLetter(public, staff, partner)
 	for _, c := range []struct {
 		visibilities []string
-		want         []store.DeadLetter
+		want         []deadletters.DeadLetter
 	}{
-		{nil, []store.DeadLetter{partner, staff, public}},
-		{[]string{}, []store.DeadLetter{public}},
-		{[]string{"staff"}, []store.DeadLetter{staff, public}},
-		{[]string{"staff", "partner", "other"}, []store.DeadLetter{partner, staff, public}},
-		{[]string{"' OR '1'='1"}, []store.DeadLetter{public}},
+		{nil, []deadletters.DeadLetter{partner, staff, public}},
+		{[]string{}, []deadletters.DeadLetter{public}},
+		{[]string{"staff"}, []deadletters.DeadLetter{staff, public}},
+		{[]string{"staff", "partner", "other"}, []deadletters.DeadLetter{partner, staff, public}},
+		{[]string{"' OR '1'='1"}, []deadletters.DeadLetter{public}},
 	} {
-		filter := store.DeadLetterFilter{Source: entity.Source, Visibilities: c.visibilities}
-		got, err := b.store.DeadLetters(b.Context(), filter, store.DeadLetter{}, 9)
+		filter := deadletters.Filter{Source: entity.Source, Visibilities: c.visibilities}
+		got, err := b.store.DeadLetters(b.Context(), filter, deadletters.DeadLetter{}, 9)
 		if err != nil || !reflect.DeepEqual(got, c.want) {
 			b.Errorf("dead letters within %q: got %+v, %v, want %+v", c.visibilities, got, err, c.want)
 		}
@@ -109,7 +110,7 @@ func testDeadLetterVisibility(b suite) {
 }
 
 func testDeadLetters(b suite) {
-	is := func(open bool, limit int, want ...store.DeadLetter) {
+	is := func(open bool, limit int, want ...deadletters.DeadLetter) {
 		b.Helper()
 		if got := b.deadLetters("nexon", open, limit); len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
 			b.Fatalf("dead letters: got\n%+v, want\n%+v", got, want)
@@ -133,14 +134,14 @@ func testDeadLetters(b suite) {
 	is(true, 9, three, undecoded, one)
 	is(true, 2, three, undecoded)
 
-	unknown := newDeadLetter(entity, 77).DeadLetterID
-	b.handle(store.Disposition{Outcome: store.Purged, At: at(50)})
-	b.handle(store.Disposition{Outcome: store.Replayed, By: "me", Job: "j", At: at(50)}, three.DeadLetterID, unknown, one.DeadLetterID, three.DeadLetterID)
-	b.handle(store.Disposition{Outcome: store.Purged, By: "you", At: at(51)}, one.DeadLetterID, undecoded.DeadLetterID)
-	for _, l := range []*store.DeadLetter{&one, &three} {
-		l.Handled, l.HandledAt, l.HandledBy, l.Job = store.Replayed, at(50), "me", "j"
+	unknown := newDeadLetter(entity, 77).ID
+	b.handle(deadletters.Disposition{Outcome: deadletters.Purged, At: at(50)})
+	b.handle(deadletters.Disposition{Outcome: deadletters.Replayed, By: "me", Job: "j", At: at(50)}, three.ID, unknown, one.ID, three.ID)
+	b.handle(deadletters.Disposition{Outcome: deadletters.Purged, By: "you", At: at(51)}, one.ID, undecoded.ID)
+	for _, l := range []*deadletters.DeadLetter{&one, &three} {
+		l.Handled, l.HandledAt, l.HandledBy, l.Job = deadletters.Replayed, at(50), "me", "j"
 	}
-	undecoded.Handled, undecoded.HandledAt, undecoded.HandledBy = store.Purged, at(51), "you"
+	undecoded.Handled, undecoded.HandledAt, undecoded.HandledBy = deadletters.Purged, at(51), "you"
 	is(true, 9)
 	is(false, 9, three, undecoded, one)
 	anew := newDeadLetter(key("other"), 3) // the topic was recreated, so another record has the offset 3
@@ -152,12 +153,12 @@ func testDeadLetters(b suite) {
 
 // selectedOffsets returns the offsets of matching dead letters, newest first. It checks that
 // DeadLetters and DeadLettersByOffset return the same dead letters.
-func (b suite) selectedOffsets(f store.DeadLetterFilter) []int64 {
+func (b suite) selectedOffsets(f deadletters.Filter) []int64 {
 	b.Helper()
 	f.Source = "nexon"
 	found := map[int64]bool{}
 	var newest []int64
-	behind := store.DeadLetter{}
+	behind := deadletters.DeadLetter{}
 	for {
 		page, err := b.store.DeadLetters(b.Context(), f, behind, 2)
 		if err != nil {
@@ -172,7 +173,7 @@ func (b suite) selectedOffsets(f store.DeadLetterFilter) []int64 {
 		}
 		behind = page[1]
 	}
-	last := store.DeadLetterID{Partition: -1}
+	last := deadletters.ID{Partition: -1}
 	walked := 0
 	for {
 		page, err := b.store.DeadLettersByOffset(b.Context(), f, last, 2)
@@ -181,9 +182,9 @@ func (b suite) selectedOffsets(f store.DeadLetterFilter) []int64 {
 		}
 		for _, l := range page {
 			if !found[l.Offset] || l.Partition < last.Partition || l.Partition == last.Partition && l.Offset <= last.Offset {
-				b.Errorf("%+v is listed after %+v", l.DeadLetterID, last)
+				b.Errorf("%+v is listed after %+v", l.ID, last)
 			}
-			last = l.DeadLetterID
+			last = l.ID
 			walked++
 		}
 		if len(page) < 2 {
@@ -209,25 +210,25 @@ func testDeadLetterFilter(b suite) {
 		b.deadLetter(l)
 	}
 	b.deadLetter(newDeadLetter(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: entity.Key}, 9))
-	b.handle(store.Disposition{Outcome: store.Replayed, At: at(9)}, store.DeadLetterID{Topic: letterTopic, Partition: 0, Offset: 1})
-	b.handle(store.Disposition{Outcome: store.Purged, At: at(9)}, store.DeadLetterID{Topic: letterTopic, Partition: 1, Offset: 2})
+	b.handle(deadletters.Disposition{Outcome: deadletters.Replayed, At: at(9)}, deadletters.ID{Topic: letterTopic, Partition: 0, Offset: 1})
+	b.handle(deadletters.Disposition{Outcome: deadletters.Purged, At: at(9)}, deadletters.ID{Topic: letterTopic, Partition: 1, Offset: 2})
 	five, one, two := 5, int32(1), int64(2)
 	for name, test := range map[string]struct {
-		filter store.DeadLetterFilter
+		filter deadletters.Filter
 		want   []int64
 	}{
-		"all":         {store.DeadLetterFilter{}, []int64{6, 4, 5, 3, 2, 1}},
-		"open":        {store.DeadLetterFilter{Handled: store.OpenDeadLetters}, []int64{6, 4, 5, 3}},
-		"handled":     {store.DeadLetterFilter{Handled: store.HandledDeadLetters}, []int64{2, 1}},
-		"purged":      {store.DeadLetterFilter{Handled: store.Purged}, []int64{2}},
-		"reason":      {store.DeadLetterFilter{Reason: schemas.ParseError}, []int64{6}},
-		"fingerprint": {store.DeadLetterFilter{Fingerprint: "f2"}, []int64{6}},
-		"facet":       {store.DeadLetterFilter{Facet: "guild"}, []int64{6}},
-		"key":         {store.DeadLetterFilter{Key: entity.Key}, []int64{4, 5, 3, 2, 1}},
-		"times":       {store.DeadLetterFilter{Since: at(2), Until: at(4)}, []int64{3, 2}},
-		"attempts":    {store.DeadLetterFilter{Attempts: &five}, []int64{6}},
-		"one":         {store.DeadLetterFilter{Partition: &one, Offset: &two}, []int64{2}},
-		"several":     {store.DeadLetterFilter{Key: entity.Key, Since: at(3), Handled: store.OpenDeadLetters}, []int64{4, 5, 3}},
+		"all":         {deadletters.Filter{}, []int64{6, 4, 5, 3, 2, 1}},
+		"open":        {deadletters.Filter{Handled: deadletters.Open}, []int64{6, 4, 5, 3}},
+		"handled":     {deadletters.Filter{Handled: deadletters.Handled}, []int64{2, 1}},
+		"purged":      {deadletters.Filter{Handled: deadletters.Purged}, []int64{2}},
+		"reason":      {deadletters.Filter{Reason: schemas.ParseError}, []int64{6}},
+		"fingerprint": {deadletters.Filter{Fingerprint: "f2"}, []int64{6}},
+		"facet":       {deadletters.Filter{Facet: "guild"}, []int64{6}},
+		"key":         {deadletters.Filter{Key: entity.Key}, []int64{4, 5, 3, 2, 1}},
+		"times":       {deadletters.Filter{Since: at(2), Until: at(4)}, []int64{3, 2}},
+		"attempts":    {deadletters.Filter{Attempts: &five}, []int64{6}},
+		"one":         {deadletters.Filter{Partition: &one, Offset: &two}, []int64{2}},
+		"several":     {deadletters.Filter{Key: entity.Key, Since: at(3), Handled: deadletters.Open}, []int64{4, 5, 3}},
 	} {
 		if got := b.selectedOffsets(test.filter); !reflect.DeepEqual(got, test.want) {
 			b.Errorf("%s: %v, want %v", name, got, test.want)
@@ -249,14 +250,14 @@ func testDeadLetterGroups(b suite) {
 		}
 		b.deadLetter(l)
 	}
-	b.handle(store.Disposition{Outcome: store.Purged, At: at(9)}, newDeadLetter(entity, 1).DeadLetterID)
-	of := store.DeadLetterCount{All: 5, AtReplayLimit: 1, Undecoded: 1}
-	want := []store.DeadLetterGroup{
+	b.handle(deadletters.Disposition{Outcome: deadletters.Purged, At: at(9)}, newDeadLetter(entity, 1).ID)
+	of := deadletters.Count{All: 5, AtReplayLimit: 1, Undecoded: 1}
+	want := []deadletters.Group{
 		{Reason: schemas.Upstream4xx, Fingerprint: "f1", Facet: entity.Facet, Status: 400, Error: "error 4", Count: 3, First: at(2), Last: at(4), AtReplayLimit: 1, Totals: of},
 		{Reason: schemas.Undecodable, Error: "error 6", Count: 1, First: at(6), Last: at(6), Totals: of},
 		{Reason: schemas.Upstream4xx, Fingerprint: "f2", Facet: entity.Facet, Error: "error 5", Count: 1, First: at(5), Last: at(5), Totals: of},
 	}
-	f := store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}
+	f := deadletters.Filter{Source: "nexon", Handled: deadletters.Open}
 	if got, err := b.store.DeadLetterGroups(b.Context(), f, 9); err != nil || !reflect.DeepEqual(got, want) {
 		b.Errorf("groups: got %+v, %v, want %+v", got, err, want)
 	}
@@ -266,24 +267,24 @@ func testDeadLetterGroups(b suite) {
 }
 
 func testHandledPrefixes(b suite) {
-	var ids []store.DeadLetterID
+	var ids []deadletters.ID
 	for n := range int64(12) {
 		l := newDeadLetter(entity, n/2+1)
 		l.Partition = int32(n % 2)
-		ids = append(ids, l.DeadLetterID)
+		ids = append(ids, l.ID)
 		if n/2 != 4 || n%2 == 0 { // offset 5 of partition 1 gets no entry, all other offsets get an entry
 			b.deadLetter(l)
 		}
 	}
 	is := func(young, missing int64, before0, before1 int64) {
 		b.Helper()
-		want := []store.HandledPrefix{{Partition: 0, First: 1, Last: 6, HandledBefore: before0, FirstIsRecent: missing <= 1}, {Partition: 1, First: 1, Last: 6, HandledBefore: before1, FirstIsRecent: missing <= 1}}
+		want := []deadletters.HandledPrefix{{Partition: 0, First: 1, Last: 6, HandledBefore: before0, FirstIsRecent: missing <= 1}, {Partition: 1, First: 1, Last: 6, HandledBefore: before1, FirstIsRecent: missing <= 1}}
 		if got, err := b.store.HandledPrefixes(b.Context(), letterTopic, at(young), at(missing)); err != nil || !slices.Equal(got, want) {
 			b.Errorf("%+v, %v; want %+v", got, err, want)
 		}
 	}
 	is(99, 99, 1, 1)
-	b.handle(store.Disposition{Outcome: store.Purged, At: at(9)}, ids[0], ids[2], ids[4], ids[1], ids[3], ids[5], ids[7], ids[11])
+	b.handle(deadletters.Disposition{Outcome: deadletters.Purged, At: at(9)}, ids[0], ids[2], ids[4], ids[1], ids[3], ids[5], ids[7], ids[11])
 	is(99, 99, 4, 7)
 	is(99, 7, 4, 7)
 	is(99, 6, 4, 5) // the entry of offset 5 may still be written, so the prefix of partition 1 ends there
@@ -292,7 +293,7 @@ func testHandledPrefixes(b suite) {
 	is(6, 99, 4, 6)
 	forget := func(partition int32, before int64, limit, want int) {
 		b.Helper()
-		if n, err := b.store.DeleteDeadLettersBefore(b.Context(), store.DeadLetterID{Topic: letterTopic, Partition: partition, Offset: before}, limit); n != want || err != nil {
+		if n, err := b.store.DeleteDeadLettersBefore(b.Context(), deadletters.ID{Topic: letterTopic, Partition: partition, Offset: before}, limit); n != want || err != nil {
 			b.Errorf("deleted entries: got %d, %v, want %d", n, err, want)
 		}
 	}
@@ -313,16 +314,16 @@ func testDeadLetterHours(b suite) {
 		}
 		b.deadLetter(l)
 	}
-	b.handle(store.Disposition{Outcome: store.Replayed, At: hour, Job: "job-1"}, newDeadLetter(entity, 2).DeadLetterID)
-	count := func(hours int, reason schemas.DeadLetterReason) store.DeadLetterGroup {
-		return store.DeadLetterGroup{First: hour.Add(time.Duration(hours) * time.Hour), Reason: reason, Count: 1}
+	b.handle(deadletters.Disposition{Outcome: deadletters.Replayed, At: hour, Job: "job-1"}, newDeadLetter(entity, 2).ID)
+	count := func(hours int, reason schemas.DeadLetterReason) deadletters.Group {
+		return deadletters.Group{First: hour.Add(time.Duration(hours) * time.Hour), Reason: reason, Count: 1}
 	}
-	want := []store.DeadLetterGroup{count(0, schemas.ParseError), count(0, schemas.Upstream4xx), count(1, schemas.Upstream4xx), count(3, schemas.Upstream4xx)}
-	got, err := b.store.DeadLetterHours(b.Context(), store.DeadLetterFilter{Source: "nexon"})
+	want := []deadletters.Group{count(0, schemas.ParseError), count(0, schemas.Upstream4xx), count(1, schemas.Upstream4xx), count(3, schemas.Upstream4xx)}
+	got, err := b.store.DeadLetterHours(b.Context(), deadletters.Filter{Source: "nexon"})
 	if err != nil || !reflect.DeepEqual(got, want) {
 		b.Errorf("hours: got %+v, %v, want %+v", got, err, want)
 	}
-	got, err = b.store.DeadLetterHours(b.Context(), store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters, Since: hour.Add(time.Hour)})
+	got, err = b.store.DeadLetterHours(b.Context(), deadletters.Filter{Source: "nexon", Handled: deadletters.Open, Since: hour.Add(time.Hour)})
 	if err != nil || !reflect.DeepEqual(got, want[2:]) {
 		b.Errorf("hours of open ones since 13:00: got %+v, %v, want %+v", got, err, want[2:])
 	}

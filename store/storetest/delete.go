@@ -8,6 +8,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 func testDelete(b suite) {
@@ -63,7 +64,7 @@ func testDeleteSnapshot(b suite) {
 	b.deleteAll(true, entity, 10)
 	testUnknown(b)
 	b.hasNoStatus(entity)
-	b.wantEntities(store.EntityFilter{}, registered(others[2], 7), registered(others[0], 7), registered(others[1], 7))
+	b.wantEntities(prefetched.Filter{}, registered(others[2], 7), registered(others[0], 7), registered(others[1], 7))
 	for _, e := range others {
 		b.wantSnapshot(e, "x", 5, 5, 5, 5)
 		b.hasStatus(failing(e, 6))
@@ -117,14 +118,14 @@ func testDeleteRace(b suite) {
 			return err
 		})
 		repeat(func(n int64) error {
-			_, err := b.store.RegisterEntities(b.Context(), []store.RegisteredEntity{registered(entity, n)})
+			_, err := b.store.RegisterEntities(b.Context(), []prefetched.RegisteredEntity{registered(entity, n)})
 			return err
 		})
 	}
 	repeat(func(n int64) error { return b.store.WriteFailure(b.Context(), failing(entity, n+1), nil) })
 	repeat(func(int64) error {
-		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 9, time.Minute, nil, func(c store.Candidate) store.Decision {
-			return store.Decision{Due: c.Due, Enqueue: true}
+		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 9, time.Minute, nil, func(c prefetched.Candidate) prefetched.Decision {
+			return prefetched.Decision{Due: c.Due, Enqueue: true}
 		})
 		return err
 	})

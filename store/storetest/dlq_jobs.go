@@ -10,23 +10,24 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // job returns a running replay with number n. Job 1 belongs to the source nexon. Each further job
 // belongs to a source of its own.
-func job(n int64) store.DLQJob {
+func job(n int64) deadletters.Job {
 	attempts, partition, offset := 2, int32(3), int64(9)
 	source := "nexon"
 	if n > 1 {
 		source = fmt.Sprint("source-", n)
 	}
-	return store.DLQJob{
-		ID: fmt.Sprint("job-", n), Source: source, Kind: store.ReplayJob, Lane: schemas.Low, Rate: 0.5, Max: 10, Note: "why", State: store.JobRunning,
-		Filter: store.DeadLetterFilter{
+	return deadletters.Job{
+		ID: fmt.Sprint("job-", n), Source: source, Kind: deadletters.ReplayJob, Lane: schemas.Low, Rate: 0.5, Max: 10, Note: "why", State: deadletters.JobRunning,
+		Filter: deadletters.Filter{
 			Source: "nexon", Reason: schemas.Upstream4xx, Fingerprint: "f", Facet: "character", Key: "k", Since: at(1), Until: at(2),
-			Attempts: &attempts, Partition: &partition, Offset: &offset, Handled: store.OpenDeadLetters,
+			Attempts: &attempts, Partition: &partition, Offset: &offset, Handled: deadletters.Open,
 		},
-		Total: 7, Refused: map[string]int64{"GONE": 1}, Position: store.DeadLetterID{Topic: schemas.DeadLetterTopic(source), Partition: -1},
+		Total: 7, Refused: map[string]int64{"GONE": 1}, Position: deadletters.ID{Topic: schemas.DeadLetterTopic(source), Partition: -1},
 		CreatedAt: at(n), CreatedBy: "me", UpdatedAt: at(n),
 	}
 }
@@ -41,7 +42,7 @@ func testJobs(b suite) {
 			b.Errorf("NextLeaseEnd: got %v, %v, want %v", got, err, want)
 		}
 	}
-	if _, err := b.store.Job(b.Context(), "job-1"); !errors.Is(err, store.ErrJobNotFound) {
+	if _, err := b.store.Job(b.Context(), "job-1"); !errors.Is(err, deadletters.ErrJobNotFound) {
 		b.Error(err)
 	}
 	next(time.Time{})
@@ -65,7 +66,7 @@ func testJobs(b suite) {
 	if all, err := b.store.Jobs(b.Context(), 9); err != nil || len(all) != 2 || all[0].ID != "job-2" {
 		b.Errorf("jobs: got %+v, %v", all, err)
 	}
-	hold := func(holder string, now, until int64) (store.DLQJob, bool) {
+	hold := func(holder string, now, until int64) (deadletters.Job, bool) {
 		b.Helper()
 		j, ok, err := b.store.LeaseJob(b.Context(), holder, jobSources, at(now), at(until))
 		if err != nil {
@@ -82,16 +83,16 @@ func testJobs(b suite) {
 	}
 	next(at(20))
 
-	advance := func(j store.DLQJob, want store.JobState, handled ...store.DeadLetterID) {
+	advance := func(j deadletters.Job, want deadletters.JobState, handled ...deadletters.ID) {
 		b.Helper()
-		state, err := b.store.SaveJobProgress(b.Context(), j, handled, store.Disposition{Outcome: store.Replayed, By: "me", Job: j.ID, At: at(12)}, nil)
+		state, err := b.store.SaveJobProgress(b.Context(), j, handled, deadletters.Disposition{Outcome: deadletters.Replayed, By: "me", Job: j.ID, At: at(12)}, nil)
 		if state != want || (err != nil) != (want == "") || err != nil && !errors.Is(err, store.ErrConflict) {
 			b.Errorf("%s, %v; want %q", state, err, want)
 		}
 	}
-	first.Done, first.Position, first.ChunkStartedAt, first.Lease.Until, first.Error, first.UpdatedAt = 1, newDeadLetter(entity, 1).DeadLetterID, at(12), at(25), "waits", at(12)
+	first.Done, first.Position, first.ChunkStartedAt, first.Lease.Until, first.Error, first.UpdatedAt = 1, newDeadLetter(entity, 1).ID, at(12), at(25), "waits", at(12)
 	first.Refused = map[string]int64{"GONE": 1, "LIMIT": 2}
-	advance(first, store.JobRunning, newDeadLetter(entity, 1).DeadLetterID)
+	advance(first, deadletters.JobRunning, newDeadLetter(entity, 1).ID)
 	if got, err := b.store.Job(b.Context(), "job-1"); err != nil || !reflect.DeepEqual(got, first) {
 		b.Errorf("%+v, %v; want %+v", got, err, first)
 	}
@@ -100,26 +101,26 @@ func testJobs(b suite) {
 	}
 
 	taken, ok := hold("c", 25, 50)
-	taken.Lease = store.JobLease{Holder: "a", Until: at(25)}
+	taken.Lease = deadletters.JobLease{Holder: "a", Until: at(25)}
 	if !ok || !reflect.DeepEqual(taken, first) {
 		b.Errorf("%v %+v; want %+v", ok, taken, first)
 	}
-	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // the former holder has lost the lease, so none of its results is saved
+	advance(first, "", newDeadLetter(entity, 2).ID) // the former holder has lost the lease, so none of its results is saved
 	if open := b.deadLetters("nexon", true, 9); len(open) != 1 {
 		b.Error("a former lease holder marked a dead letter")
 	}
 
-	stop := func(from, to store.JobState, want error) {
+	stop := func(from, to deadletters.JobState, want error) {
 		b.Helper()
 		if err := b.store.SetJobState(b.Context(), "job-1", from, to, at(13), auditEntry("switch")); !errors.Is(err, want) {
 			b.Errorf("%v, want %v", err, want)
 		}
 	}
-	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound)
-	stop(store.JobRunning, store.JobStopped, nil)
-	taken.Lease, taken.Done = store.JobLease{Holder: "c", Until: at(50)}, 2
+	stop(deadletters.JobStopped, deadletters.JobRunning, deadletters.ErrJobNotFound)
+	stop(deadletters.JobRunning, deadletters.JobStopped, nil)
+	taken.Lease, taken.Done = deadletters.JobLease{Holder: "c", Until: at(50)}, 2
 	taken.ChunkStartedAt = time.Time{}
-	advance(taken, store.JobStopped, newDeadLetter(entity, 2).DeadLetterID) // the job is stopped, but the results of its last chunk are still saved
+	advance(taken, deadletters.JobStopped, newDeadLetter(entity, 2).ID) // the job is stopped, but the results of its last chunk are still saved
 	if open := b.deadLetters("nexon", true, 9); len(open) != 0 {
 		b.Error("the outcome of a stopped job was not saved")
 	}
@@ -133,29 +134,29 @@ func testJobs(b suite) {
 		}
 	}
 	create(nil)
-	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // the job can't be resumed: another replay of its source is running
-	rival.Lease.Holder, rival.State = "r", store.JobDone
+	stop(deadletters.JobStopped, deadletters.JobRunning, deadletters.ErrJobNotFound) // the job can't be resumed: another replay of its source is running
+	rival.Lease.Holder, rival.State = "r", deadletters.JobDone
 	if held, ok := hold("r", 40, 60); !ok || held.ID != "rival" {
 		b.Errorf("LeaseJob: got %+v", held)
 	}
-	advance(rival, store.JobDone)
-	stop(store.JobStopped, store.JobRunning, nil)
-	rival.ID, rival.State = "another", store.JobRunning
-	create(store.ErrReplayRunning)
-	rival.Kind, rival.Lease.Until = store.PurgeJob, at(9999) // a purge may run beside a replay
+	advance(rival, deadletters.JobDone)
+	stop(deadletters.JobStopped, deadletters.JobRunning, nil)
+	rival.ID, rival.State = "another", deadletters.JobRunning
+	create(deadletters.ErrReplayRunning)
+	rival.Kind, rival.Lease.Until = deadletters.PurgeJob, at(9999) // a purge may run beside a replay
 	create(nil)
-	taken.State, taken.EndedAt = store.JobDone, at(14)
+	taken.State, taken.EndedAt = deadletters.JobDone, at(14)
 	entry := auditEntry("ended")
-	stop(store.JobRunning, store.JobStopped, nil)
-	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobStopped || err != nil {
+	stop(deadletters.JobRunning, deadletters.JobStopped, nil)
+	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, deadletters.Disposition{}, &entry); state != deadletters.JobStopped || err != nil {
 		b.Errorf("SaveJobProgress: got %v, %v", state, err) // a stopped job does not become done, so no audit entry is written
 	}
-	stop(store.JobStopped, store.JobRunning, nil)
-	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobDone || err != nil {
+	stop(deadletters.JobStopped, deadletters.JobRunning, nil)
+	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, deadletters.Disposition{}, &entry); state != deadletters.JobDone || err != nil {
 		b.Errorf("SaveJobProgress: got %v, %v", state, err)
 	}
 	advance(taken, "")
-	stop(store.JobRunning, store.JobStopped, store.ErrJobNotFound)
+	stop(deadletters.JobRunning, deadletters.JobStopped, deadletters.ErrJobNotFound)
 	all, err := b.store.Audit(b.Context(), 20)
 	if err != nil || len(all) != 9 || all[0].Action != "ended" || all[1].Action == "ended" || all[8].Action != "order 1" {
 		b.Errorf("audit: got %+v, %v", all, err)
@@ -173,7 +174,7 @@ func testReplayStoppedInChunk(b suite) {
 			b.Errorf("%s: %v, want %v", id, err, want)
 		}
 	}
-	hold := func(now int64, want bool) store.DLQJob {
+	hold := func(now int64, want bool) deadletters.Job {
 		b.Helper()
 		j, ok, err := b.store.LeaseJob(b.Context(), "a", jobSources, at(now), at(now+10))
 		if err != nil || ok != want {
@@ -181,43 +182,43 @@ func testReplayStoppedInChunk(b suite) {
 		}
 		return j
 	}
-	advance := func(j store.DLQJob, want store.JobState) {
+	advance := func(j deadletters.Job, want deadletters.JobState) {
 		b.Helper()
-		if state, err := b.store.SaveJobProgress(b.Context(), j, nil, store.Disposition{}, nil); err != nil || state != want {
+		if state, err := b.store.SaveJobProgress(b.Context(), j, nil, deadletters.Disposition{}, nil); err != nil || state != want {
 			b.Errorf("%s, %v; want %s", state, err, want)
 		}
 	}
-	turn := func(id string, from, to store.JobState, want error) {
+	turn := func(id string, from, to deadletters.JobState, want error) {
 		b.Helper()
 		if err := b.store.SetJobState(b.Context(), id, from, to, at(13), auditEntry("switch")); !errors.Is(err, want) {
 			b.Errorf("%s: %v, want %v", id, err, want)
 		}
 	}
 	create("job-0", nil)
-	turn("job-0", store.JobRunning, store.JobStopped, nil)
+	turn("job-0", deadletters.JobRunning, deadletters.JobStopped, nil)
 	create("job-1", nil)
 	j := hold(10, true)
 	j.ChunkStartedAt = at(11)
-	advance(j, store.JobRunning)
-	turn("job-1", store.JobRunning, store.JobStopped, nil)
-	create("job-2", store.ErrReplayRunning)
-	turn("job-0", store.JobStopped, store.JobRunning, store.ErrJobNotFound)
+	advance(j, deadletters.JobRunning)
+	turn("job-1", deadletters.JobRunning, deadletters.JobStopped, nil)
+	create("job-2", deadletters.ErrReplayRunning)
+	turn("job-0", deadletters.JobStopped, deadletters.JobRunning, deadletters.ErrJobNotFound)
 	if next, err := b.store.NextLeaseEnd(b.Context(), jobSources); err != nil || !next.Equal(at(20)) {
 		b.Errorf("next lease end: got %v, %v", next, err)
 	}
 	hold(19, false)
-	if j = hold(20, true); j.ID != "job-1" || j.State != store.JobStopped || !j.ChunkStartedAt.Equal(at(11)) {
+	if j = hold(20, true); j.ID != "job-1" || j.State != deadletters.JobStopped || !j.ChunkStartedAt.Equal(at(11)) {
 		b.Errorf("leased job: got %+v", j)
 	}
 	j.ChunkStartedAt = time.Time{} // the chunk in flight was reconciled, so none is in flight now
-	advance(j, store.JobStopped)
-	turn("job-1", store.JobStopped, store.JobRunning, nil) // j was read before this call and still has the state STOPPED
-	advance(j, store.JobRunning)
-	turn("job-1", store.JobRunning, store.JobStopped, nil)
+	advance(j, deadletters.JobStopped)
+	turn("job-1", deadletters.JobStopped, deadletters.JobRunning, nil) // j was read before this call and still has the state STOPPED
+	advance(j, deadletters.JobRunning)
+	turn("job-1", deadletters.JobRunning, deadletters.JobStopped, nil)
 	hold(90, false)
 	create("job-2", nil)
 	j.ChunkStartedAt = at(12) // the job is stopped, so the store must not save that its holder starts a chunk
-	advance(j, store.JobStopped)
+	advance(j, deadletters.JobStopped)
 	if is, err := b.store.Job(b.Context(), "job-1"); err != nil || !is.ChunkStartedAt.IsZero() {
 		b.Errorf("job: got %+v, %v", is, err)
 	}
@@ -228,7 +229,7 @@ func testResumeRace(b suite) {
 	const n = 6
 	for i := range n {
 		j := job(1)
-		j.ID, j.State = fmt.Sprint("job-", i), store.JobStopped
+		j.ID, j.State = fmt.Sprint("job-", i), deadletters.JobStopped
 		if err := b.store.CreateJob(b.Context(), j, auditEntry("order")); err != nil {
 			b.Fatal(err)
 		}
@@ -238,8 +239,8 @@ func testResumeRace(b suite) {
 		var runs [n]bool
 		for i := range n {
 			wg.Go(func() {
-				err := b.store.SetJobState(b.Context(), fmt.Sprint("job-", i), store.JobStopped, store.JobRunning, at(1), auditEntry("resume"))
-				if runs[i] = err == nil; err != nil && !errors.Is(err, store.ErrJobNotFound) {
+				err := b.store.SetJobState(b.Context(), fmt.Sprint("job-", i), deadletters.JobStopped, deadletters.JobRunning, at(1), auditEntry("resume"))
+				if runs[i] = err == nil; err != nil && !errors.Is(err, deadletters.ErrJobNotFound) {
 					b.Error(err)
 				}
 			})
@@ -249,7 +250,7 @@ func testResumeRace(b suite) {
 		for i := range n {
 			if runs[i] {
 				running++
-				if err := b.store.SetJobState(b.Context(), fmt.Sprint("job-", i), store.JobRunning, store.JobStopped, at(1), auditEntry("stop")); err != nil {
+				if err := b.store.SetJobState(b.Context(), fmt.Sprint("job-", i), deadletters.JobRunning, deadletters.JobStopped, at(1), auditEntry("stop")); err != nil {
 					b.Error(err)
 				}
 			}

@@ -9,52 +9,52 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // Entities stores the prefetched entities and the claims of schedulers.
 type Entities interface {
 	// RegisterEntities returns how many entities were new. For registered entities it replaces
 	// params, pinned and enabled, and the tier if the new row is pinned.
-	RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error)
+	RegisterEntities(ctx context.Context, all []prefetched.RegisteredEntity) (added int, err error)
 	// ObserveReads adds reads to entities, and registers unknown entities.
-	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
+	ObserveReads(ctx context.Context, reads []prefetched.EntityReads, risen prefetched.RefreshNowFunc) error
 	// EnableEntities returns how many entities it changed. If keys is not nil, it changes the
 	// entities with these keys of the filter's source and facet; otherwise all entities that match
 	// the filter.
-	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
+	EnableEntities(ctx context.Context, filter prefetched.Filter, keys []string, enabled bool) (int, error)
 	// PinEntities and UnpinEntities return how many entities they changed.
-	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
+	PinEntities(ctx context.Context, of []schemas.Entity, tier prefetched.Tier) (int, error)
 	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
 	// Entities returns at most `limit` entities that match the filter, in the order of source,
 	// facet and key. The list starts after the entity `after`.
-	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
+	Entities(ctx context.Context, filter prefetched.Filter, after schemas.Entity, limit int) ([]prefetched.RegisteredEntity, error)
 	// CountEntities may return an estimate; `exact` is then false.
-	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
+	CountEntities(ctx context.Context, filter prefetched.Filter) (n int64, exact bool, err error)
 	// DeleteEntity reports whether the entity was registered. Its snapshot is kept.
 	DeleteEntity(ctx context.Context, e schemas.Entity) (existed bool, err error)
 	// ClaimEntities stores the new due times and the claim in one transaction.
-	ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration, content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
+	ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration, content func(facet string) bool, decide func(prefetched.Candidate) prefetched.Decision) (prefetched.Claim, error)
 	// FinishClaim deletes the claim, if it exists.
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim extends a claim; `held` is false if the claim was taken over or deleted.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
 	// TakeOverClaim takes over an expired claim. If several calls run concurrently, only one of
 	// them gets the claim.
-	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
+	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (prefetched.Claim, bool, error)
 	// NextEntityTime returns the earliest due time; zero if the source has no entities.
 	NextEntityTime(ctx context.Context, source string) (time.Time, error)
 	// EntitiesDueAfter returns entities that are due after a time, earliest first.
-	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error)
+	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]prefetched.Candidate, error)
 	// BringForward makes entities due earlier, never later.
-	BringForward(ctx context.Context, all []store.DueTime) error
+	BringForward(ctx context.Context, all []prefetched.DueTime) error
 	// EntityParams returns the registered params of the entities, in the given order; nil for an entity that
 	// is not registered.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Registrations returns the registrations in the given order; nil for an entity without one.
-	Registrations(ctx context.Context, entities []schemas.Entity) ([]*store.RegisteredEntity, error)
+	Registrations(ctx context.Context, entities []schemas.Entity) ([]*prefetched.RegisteredEntity, error)
 	// SampleEntities returns at most `limit` enabled entities of a source.
-	SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error)
+	SampleEntities(ctx context.Context, source string, limit int) ([]prefetched.RegisteredEntity, error)
 	// Price returns the stored price of the source; zero if none is stored.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
 	// SetPrice writes the price, unless the stored price was set less than the duration `every` before
@@ -69,25 +69,25 @@ type Entities interface {
 }
 
 // registered returns an entity with the given due time and with a value in every field.
-func registered(e schemas.Entity, due int64) store.RegisteredEntity {
-	return store.RegisteredEntity{
-		Entity: e, Params: map[string]string{"due": fmt.Sprint(due), "<가>": "\u2028'\"&"}, Tier: store.Warm,
+func registered(e schemas.Entity, due int64) prefetched.RegisteredEntity {
+	return prefetched.RegisteredEntity{
+		Entity: e, Params: map[string]string{"due": fmt.Sprint(due), "<가>": "\u2028'\"&"}, Tier: prefetched.Warm,
 		Enabled: true, Due: at(due),
-		History: store.History{
+		History: prefetched.History{
 			ClaimedAt: at(due - 7), UpdatedAt: at(due - 9), Changes: 1.0 / 3, Watched: 90 * time.Minute,
 			Reads: 2.5, ReadAt: at(due - 1),
 		},
 	}
 }
 
-func (b suite) register(want int, all ...store.RegisteredEntity) {
+func (b suite) register(want int, all ...prefetched.RegisteredEntity) {
 	b.Helper()
 	if added, err := b.store.RegisterEntities(b.Context(), all); added != want || err != nil {
 		b.Fatalf("RegisterEntities: got %d, %v, want %d", added, err, want)
 	}
 }
 
-func (b suite) observe(reads ...store.EntityReads) {
+func (b suite) observe(reads ...prefetched.EntityReads) {
 	b.Helper()
 	if err := b.store.ObserveReads(b.Context(), reads, nil); err != nil {
 		b.Fatal(err)
@@ -96,10 +96,10 @@ func (b suite) observe(reads ...store.EntityReads) {
 
 // wantEntities fails the test unless the filter matches these entities, in this order. It lists
 // them with several page sizes.
-func (b suite) wantEntities(f store.EntityFilter, want ...store.RegisteredEntity) {
+func (b suite) wantEntities(f prefetched.Filter, want ...prefetched.RegisteredEntity) {
 	b.Helper()
 	for _, limit := range []int{1, 2, 100} {
-		var all []store.RegisteredEntity
+		var all []prefetched.RegisteredEntity
 		for after := (schemas.Entity{}); ; after = all[len(all)-1].Entity {
 			page, err := b.store.Entities(b.Context(), f, after, limit)
 			if err != nil || len(page) > limit {
@@ -119,39 +119,39 @@ func (b suite) wantEntities(f store.EntityFilter, want ...store.RegisteredEntity
 }
 
 func testRegister(b suite) {
-	b.wantEntities(store.EntityFilter{})
+	b.wantEntities(prefetched.Filter{})
 	b.register(0)
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
-	y.Params, y.Due, y.History, y.Enabled = nil, time.Time{}, store.History{}, false
+	y.Params, y.Due, y.History, y.Enabled = nil, time.Time{}, prefetched.History{}, false
 	b.register(3, z, x, y)
-	b.wantEntities(store.EntityFilter{}, x, y, z)
+	b.wantEntities(prefetched.Filter{}, x, y, z)
 	b.register(0, z, x, y)
 
-	again := store.RegisteredEntity{Entity: x.Entity, Params: map[string]string{"other": "1"}, Tier: store.Cold, Due: at(99)}
+	again := prefetched.RegisteredEntity{Entity: x.Entity, Params: map[string]string{"other": "1"}, Tier: prefetched.Cold, Due: at(99)}
 	yy := y
-	yy.Tier, yy.Pinned = store.Hot, true
+	yy.Tier, yy.Pinned = prefetched.Hot, true
 	w := registered(key("w"), 40)
 	first := w
-	first.Tier = store.Cold
+	first.Tier = prefetched.Cold
 	b.register(1, again, first, yy, w) // two rows belong to one entity: the last row is stored
-	x.Params, x.Enabled, y.Tier, y.Pinned = again.Params, false, store.Hot, true
-	b.wantEntities(store.EntityFilter{}, w, x, y, z)
+	x.Params, x.Enabled, y.Tier, y.Pinned = again.Params, false, prefetched.Hot, true
+	b.wantEntities(prefetched.Filter{}, w, x, y, z)
 
-	yy.Tier = store.Warm // the entity is pinned already; the new row has another tier
+	yy.Tier = prefetched.Warm // the entity is pinned already; the new row has another tier
 	b.register(0, yy)
-	y.Tier = store.Warm
-	b.wantEntities(store.EntityFilter{}, w, x, y, z)
-	yy.Tier, yy.Pinned = store.Cold, false // the entity is no longer pinned, and keeps its tier
+	y.Tier = prefetched.Warm
+	b.wantEntities(prefetched.Filter{}, w, x, y, z)
+	yy.Tier, yy.Pinned = prefetched.Cold, false // the entity is no longer pinned, and keeps its tier
 	b.register(0, yy)
 	y.Pinned = false
-	b.wantEntities(store.EntityFilter{}, w, x, y, z)
+	b.wantEntities(prefetched.Filter{}, w, x, y, z)
 
 	for _, want := range []bool{true, false} {
 		if was, err := b.store.DeleteEntity(b.Context(), x.Entity); was != want || err != nil {
 			b.Errorf("DeleteEntity: got %v, %v", was, err)
 		}
 	}
-	b.wantEntities(store.EntityFilter{}, w, y, z)
+	b.wantEntities(prefetched.Filter{}, w, y, z)
 }
 
 func testPin(b suite) {
@@ -167,35 +167,35 @@ func testPin(b suite) {
 		}
 	}
 	of := []schemas.Entity{y.Entity, x.Entity, key("unknown"), x.Entity}
-	changed(b.store.PinEntities(b.Context(), of, store.Warm))(2)
-	changed(b.store.PinEntities(b.Context(), of, store.Warm))(0)
-	changed(b.store.PinEntities(b.Context(), of[:1], store.Hot))(1)
-	x.Pinned, y.Pinned, y.Tier = true, true, store.Hot
-	b.wantEntities(store.EntityFilter{}, other, x, y)
+	changed(b.store.PinEntities(b.Context(), of, prefetched.Warm))(2)
+	changed(b.store.PinEntities(b.Context(), of, prefetched.Warm))(0)
+	changed(b.store.PinEntities(b.Context(), of[:1], prefetched.Hot))(1)
+	x.Pinned, y.Pinned, y.Tier = true, true, prefetched.Hot
+	b.wantEntities(prefetched.Filter{}, other, x, y)
 	changed(b.store.UnpinEntities(b.Context(), of))(2)
 	changed(b.store.UnpinEntities(b.Context(), of))(0)
-	changed(b.store.PinEntities(b.Context(), nil, store.Hot))(0)
+	changed(b.store.PinEntities(b.Context(), nil, prefetched.Hot))(0)
 	x.Pinned, y.Pinned = false, false
-	b.wantEntities(store.EntityFilter{}, other, x, y)
+	b.wantEntities(prefetched.Filter{}, other, x, y)
 }
 
 // testRegisterMany registers and disables more entities than one transaction writes.
 func testRegisterMany(b suite) {
 	const n = 5_500 // more entities than one batch has
-	all := make([]store.RegisteredEntity, n)
+	all := make([]prefetched.RegisteredEntity, n)
 	for i := range all {
-		all[i] = store.RegisteredEntity{Entity: key(fmt.Sprintf("%06d", (i*7919)%n)), Enabled: true, Due: at(int64(i))}
+		all[i] = prefetched.RegisteredEntity{Entity: key(fmt.Sprintf("%06d", (i*7919)%n)), Enabled: true, Due: at(int64(i))}
 	}
 	b.register(n, all...)
 	b.register(1, append(all, registered(key("new"), 1))...)
-	if n, _, err := b.store.CountEntities(b.Context(), store.EntityFilter{Source: entity.Source}); n != int64(len(all)+1) || err != nil {
+	if n, _, err := b.store.CountEntities(b.Context(), prefetched.Filter{Source: entity.Source}); n != int64(len(all)+1) || err != nil {
 		b.Errorf("EnableEntities: got %v, %v", n, err)
 	}
-	b.switched(n+1, store.EntityFilter{Source: entity.Source}, nil, false)
-	b.wantEntities(store.EntityFilter{Enabled: new(true)})
+	b.switched(n+1, prefetched.Filter{Source: entity.Source}, nil, false)
+	b.wantEntities(prefetched.Filter{Enabled: new(true)})
 }
 
-func (b suite) switched(want int, f store.EntityFilter, keys []string, enabled bool) {
+func (b suite) switched(want int, f prefetched.Filter, keys []string, enabled bool) {
 	b.Helper()
 	if n, err := b.store.EnableEntities(b.Context(), f, keys, enabled); n != want || err != nil {
 		b.Fatalf("EnableEntities: got %d, %v, want %d", n, err, want)
@@ -203,36 +203,36 @@ func (b suite) switched(want int, f store.EntityFilter, keys []string, enabled b
 }
 
 func testEntityFilter(b suite) {
-	of := func(source, facet, key string, tier store.Tier, enabled bool) store.RegisteredEntity {
+	of := func(source, facet, key string, tier prefetched.Tier, enabled bool) prefetched.RegisteredEntity {
 		r := registered(schemas.Entity{Source: source, Facet: facet, Key: key}, 5)
 		r.Tier, r.Enabled = tier, enabled
 		return r
 	}
-	all := []store.RegisteredEntity{
-		of("nexo", "f", "ab", store.Hot, true), of("nexon", "e", "ab", store.Warm, false), of("nexon", "f", "A", store.Hot, true),
-		of("nexon", "f", "a", store.Cold, true), of("nexon", "f", "ab", store.Hot, false), of("nexon", "f", "abc", store.Hot, true),
-		of("nexon", "f", "ac", store.Warm, true), of("nexon", "f", "a\U0010FFFF", store.Hot, true), of("nexon", "f", "a\U0010FFFFb", store.Hot, true),
-		of("nexon", "f", "b", store.Hot, true), of("nexon", "f", "\uD7FF%", store.Hot, true), of("nexon", "f", "\uE000", store.Hot, true),
+	all := []prefetched.RegisteredEntity{
+		of("nexo", "f", "ab", prefetched.Hot, true), of("nexon", "e", "ab", prefetched.Warm, false), of("nexon", "f", "A", prefetched.Hot, true),
+		of("nexon", "f", "a", prefetched.Cold, true), of("nexon", "f", "ab", prefetched.Hot, false), of("nexon", "f", "abc", prefetched.Hot, true),
+		of("nexon", "f", "ac", prefetched.Warm, true), of("nexon", "f", "a\U0010FFFF", prefetched.Hot, true), of("nexon", "f", "a\U0010FFFFb", prefetched.Hot, true),
+		of("nexon", "f", "b", prefetched.Hot, true), of("nexon", "f", "\uD7FF%", prefetched.Hot, true), of("nexon", "f", "\uE000", prefetched.Hot, true),
 	}
 	b.register(len(all), all...)
-	choose := func(indices ...int) (chosen []store.RegisteredEntity) {
+	choose := func(indices ...int) (chosen []prefetched.RegisteredEntity) {
 		for _, i := range indices {
 			chosen = append(chosen, all[i])
 		}
 		return chosen
 	}
-	b.wantEntities(store.EntityFilter{}, all...)
-	b.wantEntities(store.EntityFilter{Source: "nexo"}, all[0])
-	b.wantEntities(store.EntityFilter{Facet: "e"}, all[1])
-	b.wantEntities(store.EntityFilter{Tier: new(store.Warm)}, choose(1, 6)...)
-	b.wantEntities(store.EntityFilter{Enabled: new(false)}, choose(1, 4)...)
-	b.wantEntities(store.EntityFilter{KeyPrefix: "ab"}, choose(0, 1, 4, 5)...)
-	b.wantEntities(store.EntityFilter{Source: "nexon", Facet: "f", KeyPrefix: "a"}, choose(3, 4, 5, 6, 7, 8)...)
-	b.wantEntities(store.EntityFilter{Source: "nexon", Facet: "f", KeyPrefix: "a\U0010FFFF"}, choose(7, 8)...)
-	b.wantEntities(store.EntityFilter{KeyPrefix: "\uD7FF"}, all[10])
-	b.wantEntities(store.EntityFilter{KeyPrefix: "\U0010FFFF"})
-	b.wantEntities(store.EntityFilter{KeyPrefix: "%"})
-	b.wantEntities(store.EntityFilter{Source: "nexon", Facet: "f", Tier: new(store.Hot), Enabled: new(true), KeyPrefix: "ab"}, all[5])
+	b.wantEntities(prefetched.Filter{}, all...)
+	b.wantEntities(prefetched.Filter{Source: "nexo"}, all[0])
+	b.wantEntities(prefetched.Filter{Facet: "e"}, all[1])
+	b.wantEntities(prefetched.Filter{Tier: new(prefetched.Warm)}, choose(1, 6)...)
+	b.wantEntities(prefetched.Filter{Enabled: new(false)}, choose(1, 4)...)
+	b.wantEntities(prefetched.Filter{KeyPrefix: "ab"}, choose(0, 1, 4, 5)...)
+	b.wantEntities(prefetched.Filter{Source: "nexon", Facet: "f", KeyPrefix: "a"}, choose(3, 4, 5, 6, 7, 8)...)
+	b.wantEntities(prefetched.Filter{Source: "nexon", Facet: "f", KeyPrefix: "a\U0010FFFF"}, choose(7, 8)...)
+	b.wantEntities(prefetched.Filter{KeyPrefix: "\uD7FF"}, all[10])
+	b.wantEntities(prefetched.Filter{KeyPrefix: "\U0010FFFF"})
+	b.wantEntities(prefetched.Filter{KeyPrefix: "%"})
+	b.wantEntities(prefetched.Filter{Source: "nexon", Facet: "f", Tier: new(prefetched.Hot), Enabled: new(true), KeyPrefix: "ab"}, all[5])
 }
 
 func testEnable(b suite) {
@@ -240,54 +240,54 @@ func testEnable(b suite) {
 	other := registered(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "x"}, 40)
 	y.Enabled = false
 	b.register(4, x, y, z, other)
-	facet := store.EntityFilter{Source: entity.Source, Facet: entity.Facet}
+	facet := prefetched.Filter{Source: entity.Source, Facet: entity.Facet}
 	b.switched(1, facet, []string{"x", "y", "nobody", "x"}, false)
 	b.switched(0, facet, []string{}, false)
 	x.Enabled = false
-	b.wantEntities(store.EntityFilter{}, other, x, y, z)
-	b.switched(2, store.EntityFilter{}, nil, false)
+	b.wantEntities(prefetched.Filter{}, other, x, y, z)
+	b.switched(2, prefetched.Filter{}, nil, false)
 	x.Enabled, y.Enabled, z.Enabled, other.Enabled = false, false, false, false
-	b.wantEntities(store.EntityFilter{}, other, x, y, z)
-	b.switched(0, store.EntityFilter{Enabled: new(true)}, nil, true)
-	b.switched(1, store.EntityFilter{Source: entity.Source, KeyPrefix: "x", Enabled: new(false)}, nil, true)
+	b.wantEntities(prefetched.Filter{}, other, x, y, z)
+	b.switched(0, prefetched.Filter{Enabled: new(true)}, nil, true)
+	b.switched(1, prefetched.Filter{Source: entity.Source, KeyPrefix: "x", Enabled: new(false)}, nil, true)
 	x.Enabled = true
-	b.wantEntities(store.EntityFilter{}, other, x, y, z)
-	if _, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source}, []string{"x"}, true); err == nil {
+	b.wantEntities(prefetched.Filter{}, other, x, y, z)
+	if _, err := b.store.EnableEntities(b.Context(), prefetched.Filter{Source: entity.Source}, []string{"x"}, true); err == nil {
 		b.Error("EnableEntities accepted keys without a facet")
 	}
 }
 
 func testReads(b suite) {
 	x := registered(key("x"), 10)
-	y := store.RegisteredEntity{Entity: key("y"), Enabled: false, Tier: store.Cold}
+	y := prefetched.RegisteredEntity{Entity: key("y"), Enabled: false, Tier: prefetched.Cold}
 	b.register(2, x, y)
 	b.observe()
-	reads := func(k string, count int, until int64) store.EntityReads {
-		return store.EntityReads{Entity: key(k), Count: count, At: at(until), Due: at(77), Tier: store.Warm}
+	reads := func(k string, count int, until int64) prefetched.EntityReads {
+		return prefetched.EntityReads{Entity: key(k), Count: count, At: at(until), Due: at(77), Tier: prefetched.Warm}
 	}
 	b.observe(reads("y", 4, 50), reads("x", 3, 60), reads("new", 1, 8), reads("x", 2, 40), reads("new", 1, 9))
 	x.History.Reads, x.History.ReadAt = 7.5, at(60)
 	y.History.Reads, y.History.ReadAt = 4, at(50)
-	added := store.RegisteredEntity{
-		Entity: key("new"), Tier: store.Warm, Enabled: true, Due: at(77),
-		History: store.History{Reads: 2, ReadAt: at(9)},
+	added := prefetched.RegisteredEntity{
+		Entity: key("new"), Tier: prefetched.Warm, Enabled: true, Due: at(77),
+		History: prefetched.History{Reads: 2, ReadAt: at(9)},
 	}
-	b.wantEntities(store.EntityFilter{}, added, x, y)
+	b.wantEntities(prefetched.Filter{}, added, x, y)
 	b.observe(reads("x", 1, 30))
 	x.History.Reads++
-	b.wantEntities(store.EntityFilter{KeyPrefix: "x"}, x)
+	b.wantEntities(prefetched.Filter{KeyPrefix: "x"}, x)
 }
 
 // testEntityWritesNoDeadlock writes the same entities concurrently in different orders. No call
 // may fail, and every read must be counted.
 func testEntityWritesNoDeadlock(b suite) {
 	const rounds, keys = 25, 60
-	all := make([]store.RegisteredEntity, keys)
+	all := make([]prefetched.RegisteredEntity, keys)
 	for i := range all {
-		all[i] = store.RegisteredEntity{Entity: key(fmt.Sprintf("%03d", i)), Enabled: true, Due: at(int64(keys - i))}
+		all[i] = prefetched.RegisteredEntity{Entity: key(fmt.Sprintf("%03d", i)), Enabled: true, Due: at(int64(keys - i))}
 	}
 	b.register(keys, all...)
-	turned := func(by int) []store.RegisteredEntity { return slices.Concat(all[by%keys:], all[:by%keys]) }
+	turned := func(by int) []prefetched.RegisteredEntity { return slices.Concat(all[by%keys:], all[:by%keys]) }
 	var wg sync.WaitGroup
 	repeat := func(do func(round int) error) {
 		wg.Go(func() {
@@ -304,16 +304,16 @@ func testEntityWritesNoDeadlock(b suite) {
 			return err
 		})
 		repeat(func(round int) error {
-			var reads []store.EntityReads
+			var reads []prefetched.EntityReads
 			for _, r := range turned(round*13 + n) {
-				reads = append(reads, store.EntityReads{Entity: r.Entity, Count: 1, At: at(int64(round)), Due: r.Due})
+				reads = append(reads, prefetched.EntityReads{Entity: r.Entity, Count: 1, At: at(int64(round)), Due: r.Due})
 			}
 			slices.Reverse(reads)
 			return b.store.ObserveReads(b.Context(), reads, nil)
 		})
 		repeat(func(round int) error {
-			_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), keys/2, time.Minute, nil, func(c store.Candidate) store.Decision {
-				return store.Decision{Due: at(int64(round)), Tier: c.Tier, History: c.History, Enqueue: true}
+			_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), keys/2, time.Minute, nil, func(c prefetched.Candidate) prefetched.Decision {
+				return prefetched.Decision{Due: at(int64(round)), Tier: c.Tier, History: c.History, Enqueue: true}
 			})
 			return err
 		})
@@ -323,16 +323,16 @@ func testEntityWritesNoDeadlock(b suite) {
 				keys = append(keys, r.Entity.Key)
 			}
 			slices.Reverse(keys)
-			_, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source, Facet: entity.Facet}, keys, round%2 == n)
+			_, err := b.store.EnableEntities(b.Context(), prefetched.Filter{Source: entity.Source, Facet: entity.Facet}, keys, round%2 == n)
 			return err
 		})
 		repeat(func(round int) error {
-			_, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source}, nil, round%2 == n)
+			_, err := b.store.EnableEntities(b.Context(), prefetched.Filter{Source: entity.Source}, nil, round%2 == n)
 			return err
 		})
 	}
 	wg.Wait()
-	page, err := b.store.Entities(b.Context(), store.EntityFilter{}, schemas.Entity{}, 2*keys)
+	page, err := b.store.Entities(b.Context(), prefetched.Filter{}, schemas.Entity{}, 2*keys)
 	if err != nil || len(page) != keys {
 		b.Fatal(len(page), err)
 	}
@@ -360,12 +360,12 @@ func testRefreshNow(b suite) {
 	had := x.History.Reads
 	observe := func(seconds int64, want bool, of ...schemas.Entity) {
 		b.Helper()
-		var reads []store.EntityReads
+		var reads []prefetched.EntityReads
 		for _, e := range of {
-			reads = append(reads, store.EntityReads{Entity: e, Count: 3, At: at(seconds), Due: at(2000), Tier: store.Cold})
+			reads = append(reads, prefetched.EntityReads{Entity: e, Count: 3, At: at(seconds), Due: at(2000), Tier: prefetched.Cold})
 		}
 		seen := 0
-		err := b.store.ObserveReads(b.Context(), reads, func(r store.RegisteredEntity, before, after float64) bool {
+		err := b.store.ObserveReads(b.Context(), reads, func(r prefetched.RegisteredEntity, before, after float64) bool {
 			seen++
 			if r.Entity == x.Entity && (r.Tier != x.Tier || r.Pinned != x.Pinned || before != had || after != had+3) {
 				b.Errorf("refreshNow: got tier %v, pinned %v, %v reads before, %v after", r.Tier, r.Pinned, before, after)
@@ -384,7 +384,7 @@ func testRefreshNow(b suite) {
 		of  schemas.Entity
 		due int64
 	}{{x.Entity, 20}, {y.Entity, 5}, {key("new"), 20}} {
-		all, err := b.store.Entities(b.Context(), store.EntityFilter{Source: entity.Source, KeyPrefix: want.of.Key}, schemas.Entity{}, 1)
+		all, err := b.store.Entities(b.Context(), prefetched.Filter{Source: entity.Source, KeyPrefix: want.of.Key}, schemas.Entity{}, 1)
 		if err != nil || len(all) != 1 || !all[0].Due.Equal(at(want.due)) {
 			b.Errorf("%s: got %v, %v, want due at %v", want.of, all, err, at(want.due))
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // failing returns the status RETRYING of version n. Its retry is due at the time n.
@@ -210,7 +211,7 @@ func testHostileFailure(b suite) {
 	s.Reason, s.CorrelationID, s.TraceParent = "\x00", "\xc3(\x00", strings.Repeat("é", 3000)
 	s.Params = map[string]string{"\x00": "'\x00\"\\", "": "", "<가>": "\u2028&"}
 	l := newDeadLetter(s.Entity, 1)
-	l.CorrelationID, l.Error = "\x00\xff", strings.Repeat("é", store.MaxIndexedErrorBytes)
+	l.CorrelationID, l.Error = "\x00\xff", strings.Repeat("é", deadletters.MaxIndexedErrorBytes)
 	if err := b.store.WriteFailure(b.Context(), s, &l); err != nil {
 		b.Fatal(err)
 	}
@@ -225,7 +226,7 @@ func testHostileFailure(b suite) {
 	if all := b.deadLetters(entity.Source, true, 9); len(all) != 1 || all[0].CorrelationID != "\uFFFD\uFFFD" || all[0].Entity != s.Entity {
 		b.Errorf("dead letters: got %+v", all)
 	}
-	b.handle(store.Disposition{Outcome: store.Replayed, By: "me\x00", At: at(1)}, l.DeadLetterID)
+	b.handle(deadletters.Disposition{Outcome: deadletters.Replayed, By: "me\x00", At: at(1)}, l.ID)
 	b.write(one(store.Changed), content(s.Entity, 1, "x"))
 	b.hasNoStatus(s.Entity)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // expire calls DeleteExpired until it has examined the whole facet, and returns the number of
@@ -70,7 +71,7 @@ func testExpired(b suite) {
 	if len(b.deadLetters(entity.Source, true, 9)) != 1 {
 		b.Error("the dead letter was deleted")
 	}
-	b.wantEntities(store.EntityFilter{}, registered(old, 5))
+	b.wantEntities(prefetched.Filter{}, registered(old, 5))
 	b.write([]store.Result{store.BaseMissing, store.Changed}, notModified(confirmed, 200, "x"), content(old, 200, "y"))
 	if n := b.expire(1000, 100); n != 4 || len(b.storedKeys(all...)) != 0 {
 		b.Errorf("deleted %d", n)

@@ -15,6 +15,7 @@ import (
 	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/deadletters"
 )
 
 // Store has all methods of a store. A package that uses a store declares the methods it needs.
@@ -57,12 +58,12 @@ type Store interface {
 	// Statuses returns the statuses in the given order; State is empty without a status.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
 	// StatesInRange and StatusesInRange return at most `limit` rows in the order of their keys.
-	StatesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.State, error)
-	StatusesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.Status, error)
+	StatesInRange(ctx context.Context, f store.KeyRange, after string, limit int) ([]store.State, error)
+	StatusesInRange(ctx context.Context, f store.KeyRange, after string, limit int) ([]store.Status, error)
 	// WriteFailure writes the status and the dead letter in one transaction. It omits a dead letter
 	// that is nil. It omits a status that has no State, or that belongs to an earlier fetch than the
 	// stored success or failure.
-	WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error
+	WriteFailure(ctx context.Context, status store.Status, deadLetter *deadletters.DeadLetter) error
 	// ClaimRetries claims at most `limit` due retries, earliest first, for the duration of the lease.
 	// During the lease no other call claims these retries.
 	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)

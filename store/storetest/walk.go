@@ -9,6 +9,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/prefetched"
 )
 
 // testKeyRanges compares pages of random ranges with the sorted keys of a facet.
@@ -41,7 +42,7 @@ func testKeyRanges(b suite) {
 		b.Fatal(err)
 	}
 	for range 200 {
-		f, after, limit := store.EntityFilter{Source: "nexon", Facet: "f", KeyPrefix: text(2)}, text(3), 1+rng.IntN(30)
+		f, after, limit := store.KeyRange{Source: "nexon", Facet: "f", KeyPrefix: text(2)}, text(3), 1+rng.IntN(30)
 		var want []string
 		for key := range stored {
 			if key > after && strings.HasPrefix(key, f.KeyPrefix) {
@@ -78,7 +79,7 @@ func testRegistrations(b suite) {
 	x, y := registered(key("x"), 10), registered(key("y"), 20)
 	b.register(2, x, y)
 	got, err := b.store.Registrations(b.Context(), []schemas.Entity{y.Entity, key("nobody"), x.Entity})
-	if want := []*store.RegisteredEntity{&y, nil, &x}; err != nil || !reflect.DeepEqual(got, want) {
+	if want := []*prefetched.RegisteredEntity{&y, nil, &x}; err != nil || !reflect.DeepEqual(got, want) {
 		b.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
@@ -88,8 +89,8 @@ func testSampleEntities(b suite) {
 	z.Enabled = false
 	b.register(4, x, y, z, registered(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "other"}, 5))
 	got, err := b.store.SampleEntities(b.Context(), entity.Source, 10)
-	slices.SortFunc(got, func(a, b store.RegisteredEntity) int { return strings.Compare(a.Entity.Key, b.Entity.Key) })
-	if want := []store.RegisteredEntity{x, y}; err != nil || !reflect.DeepEqual(got, want) {
+	slices.SortFunc(got, func(a, b prefetched.RegisteredEntity) int { return strings.Compare(a.Entity.Key, b.Entity.Key) })
+	if want := []prefetched.RegisteredEntity{x, y}; err != nil || !reflect.DeepEqual(got, want) {
 		b.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 	if got, err := b.store.SampleEntities(b.Context(), entity.Source, 1); err != nil || len(got) != 1 {

@@ -1,4 +1,4 @@
-package store
+package prefetched
 
 import (
 	"encoding/json"
@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
 // Statements for prefetched entities, shared by both databases.
@@ -66,9 +66,6 @@ WHERE source = $1 AND enabled ORDER BY due_at LIMIT 1`
 	PinEntity   = `UPDATE entities SET tier = $4, pinned = true WHERE source = $1 AND facet = $2 AND key = $3 AND (tier <> $4 OR NOT pinned)`
 	UnpinEntity = `UPDATE entities SET pinned = false WHERE source = $1 AND facet = $2 AND key = $3 AND pinned`
 
-	// DeleteEntity unregisters an entity. Arguments: source, facet, key.
-	DeleteEntity = `DELETE FROM entities WHERE source = $1 AND facet = $2 AND key = $3`
-
 	// SelectPrice returns the price and its time in microseconds, or no row. Argument: source.
 	SelectPrice = `SELECT price, updated_at FROM schedule_state WHERE source = $1`
 
@@ -97,8 +94,8 @@ func (r RegisteredEntity) InsertArgs() ([]any, error) {
 	}
 	h := r.History
 	return []any{
-		r.Entity.Source, r.Entity.Facet, r.Entity.Key, params, int64(r.Tier), r.Enabled, toMicros(r.Due),
-		toMicros(h.ClaimedAt), toMicros(h.UpdatedAt), h.Changes, h.Watched.Microseconds(), h.Reads, toMicros(h.ReadAt), r.Pinned,
+		r.Entity.Source, r.Entity.Facet, r.Entity.Key, params, int64(r.Tier), r.Enabled, store.ToMicros(r.Due),
+		store.ToMicros(h.ClaimedAt), store.ToMicros(h.UpdatedAt), h.Changes, h.Watched.Microseconds(), h.Reads, store.ToMicros(h.ReadAt), r.Pinned,
 	}, nil
 }
 
@@ -153,8 +150,8 @@ func (r *RegisteredEntity) ScanEntity(scan func(...any) error) error {
 	if err != nil {
 		return err
 	}
-	r.Tier, r.Due = Tier(tier), fromMicros(due)
-	h.ClaimedAt, h.UpdatedAt, h.ReadAt = fromMicros(claimed), fromMicros(updated), fromMicros(read)
+	r.Tier, r.Due = Tier(tier), store.FromMicros(due)
+	h.ClaimedAt, h.UpdatedAt, h.ReadAt = store.FromMicros(claimed), store.FromMicros(updated), store.FromMicros(read)
 	h.Watched = time.Duration(watched) * time.Microsecond
 	if r.Params, err = decodeParams(params); err != nil {
 		return fmt.Errorf("decode params of %s: %w", r.Entity, err)
@@ -197,16 +194,16 @@ func SortReads(all []EntityReads) []EntityReads {
 
 // SortDueTimes returns the due times in the order of their entities.
 func SortDueTimes(all []DueTime) []DueTime {
-	return slices.SortedFunc(slices.Values(all), func(a, b DueTime) int { return compareEntities(a.Entity, b.Entity) })
+	return slices.SortedFunc(slices.Values(all), func(a, b DueTime) int { return schemas.Entity.Compare(a.Entity, b.Entity) })
 }
 
 // SortEntities returns the entities in the order of source, facet and key, without duplicates.
 func SortEntities(all []schemas.Entity) []schemas.Entity {
-	return slices.Compact(slices.SortedFunc(slices.Values(all), compareEntities))
+	return slices.Compact(slices.SortedFunc(slices.Values(all), schemas.Entity.Compare))
 }
 
 func sorted[T any](all []T, entityOf func(T) schemas.Entity, merge func(a, b T) T) []T {
-	all = slices.SortedStableFunc(slices.Values(all), func(a, b T) int { return compareEntities(entityOf(a), entityOf(b)) })
+	all = slices.SortedStableFunc(slices.Values(all), func(a, b T) int { return schemas.Entity.Compare(entityOf(a), entityOf(b)) })
 	kept := all[:0]
 	for _, x := range all {
 		if n := len(kept); n > 0 && entityOf(kept[n-1]) == entityOf(x) {
@@ -219,7 +216,7 @@ func sorted[T any](all []T, entityOf func(T) schemas.Entity, merge func(a, b T) 
 }
 
 // where returns the filter as an SQL condition, and its arguments.
-func (f EntityFilter) where() (string, []any) {
+func (f Filter) where() (string, []any) {
 	conditions, args := []string{"true"}, []any{}
 	add := func(condition string, arg any) {
 		args = append(args, arg)
@@ -239,34 +236,17 @@ func (f EntityFilter) where() (string, []any) {
 	}
 	if f.KeyPrefix != "" {
 		add("e.key >= $%d", f.KeyPrefix)
-		if end := afterPrefix(f.KeyPrefix); end != "" {
+		if end := store.AfterPrefix(f.KeyPrefix); end != "" {
 			add("e.key < $%d", end)
 		}
 	}
 	return strings.Join(conditions, " AND "), args
 }
 
-// afterPrefix returns the smallest text, in byte order, that is greater than all texts that begin
-// with the prefix; empty if there is none.
-func afterPrefix(prefix string) string {
-	for prefix != "" {
-		last, size := utf8.DecodeLastRuneInString(prefix)
-		prefix = prefix[:len(prefix)-size]
-		switch last {
-		case utf8.MaxRune:
-			continue
-		case 0xD7FF: // the next code points are surrogates, invalid in UTF-8: skip them
-			last = 0xDFFF
-		}
-		return prefix + string(last+1)
-	}
-	return ""
-}
-
 // SelectEntities returns the statement, and its arguments, that lists matching entities in the
 // order of source, facet and key, with the columns of ScanEntity. The list starts after the given
 // entity.
-func (f EntityFilter) SelectEntities(after schemas.Entity, limit int) (string, []any) {
+func (f Filter) SelectEntities(after schemas.Entity, limit int) (string, []any) {
 	where, args := f.where()
 	n := len(args)
 	if f.Source != "" && f.Facet != "" && after.Source == f.Source && after.Facet == f.Facet {
@@ -283,7 +263,7 @@ ORDER BY e.source, e.facet, e.key LIMIT $%d`, n+1, n+2, n+3, n+4),
 }
 
 // FromWhere returns the FROM and WHERE clauses of the filter, and their arguments.
-func (f EntityFilter) FromWhere() (string, []any) {
+func (f Filter) FromWhere() (string, []any) {
 	where, args := f.where()
 	return ` FROM entities e WHERE ` + where, args
 }
@@ -292,8 +272,8 @@ func (f EntityFilter) FromWhere() (string, []any) {
 // not nil, it changes the entities with these keys of the filter's source and facet; otherwise all
 // entities that match the filter. The function "list" reads a page of entities; the function
 // "flag" writes the new value for entities and returns how many rows it changed.
-func (f EntityFilter) SetEnabled(keys []string, enabled bool, batch int,
-	list func(f EntityFilter, after schemas.Entity, limit int) ([]RegisteredEntity, error),
+func (f Filter) SetEnabled(keys []string, enabled bool, batch int,
+	list func(f Filter, after schemas.Entity, limit int) ([]RegisteredEntity, error),
 	flag func(targets []schemas.Entity) (int, error),
 ) (int, error) {
 	if keys != nil {

@@ -1,4 +1,4 @@
-package store
+package deadletters
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
 // JobKind is the operation of a job: replay or purge.
@@ -29,13 +30,13 @@ const (
 	JobDone    JobState = "DONE"
 )
 
-// DLQJob is a replay or purge of all dead letters that a filter selects. One process at a time, the
+// Job is a replay or purge of all dead letters that a filter selects. One process at a time, the
 // lease holder, runs the job. After the lease has ended, any process may continue the job.
-type DLQJob struct {
-	ID     string           `json:"id"`
-	Source string           `json:"source"`
-	Kind   JobKind          `json:"kind"`
-	Filter DeadLetterFilter `json:"filter"`
+type Job struct {
+	ID     string  `json:"id"`
+	Source string  `json:"source"`
+	Kind   JobKind `json:"kind"`
+	Filter Filter  `json:"filter"`
 	// Lane is the lane in which a replay enqueues its requests.
 	Lane schemas.Lane `json:"lane,omitempty"`
 	// Rate is the maximum number of dead letters per second; 0 means unlimited. Max is the number of
@@ -53,8 +54,8 @@ type DLQJob struct {
 	// Position is the last dead letter that the job has processed. ChunkStartedAt is when the job
 	// began to enqueue the next chunk (a batch of dead letters after Position); zero if no chunk is
 	// in flight.
-	Position       DeadLetterID `json:"-"`
-	ChunkStartedAt time.Time    `json:"-"`
+	Position       ID        `json:"-"`
+	ChunkStartedAt time.Time `json:"-"`
 	// Lease is the job's current or last lease.
 	Lease JobLease `json:"-"`
 	// Error is the reason why the job can't continue at the moment.
@@ -72,7 +73,7 @@ type JobLease struct {
 }
 
 // RefusedCount returns the number of processed dead letters that stay open.
-func (j DLQJob) RefusedCount() (n int64) {
+func (j Job) RefusedCount() (n int64) {
 	for _, refused := range j.Refused {
 		n += refused
 	}
@@ -99,7 +100,7 @@ const jobColumns = `id, source, kind, filter, lane, rate, max, note, state, tota
 // Statements for jobs, shared by both databases.
 const (
 	// InsertJob inserts a job. It writes no row if the job is a replay and another replay of its
-	// source is active (jobNeedsWorker). Arguments: DLQJob.InsertArgs.
+	// source is active (jobNeedsWorker). Arguments: Job.InsertArgs.
 	InsertJob = `INSERT INTO dlq_jobs (` + jobColumns + `)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 ON CONFLICT DO NOTHING`
@@ -139,7 +140,7 @@ AND NOT ($3 = 'RUNNING' AND kind = 'REPLAY' AND EXISTS (
 // statement selects the job whose lease expired first. The statement returns the columns of
 // ScanJob.
 func SelectUnleasedJob(sources []string, now time.Time) (string, []any) {
-	among, args := amongSources(sources, []any{toMicros(now)})
+	among, args := amongSources(sources, []any{store.ToMicros(now)})
 	return `SELECT ` + jobColumns + ` FROM dlq_jobs WHERE ` + jobNeedsWorker + ` AND lease_until <= $1 AND ` + among + ` ORDER BY lease_until, id LIMIT 1`, args
 }
 
@@ -164,7 +165,7 @@ func amongSources(sources []string, args []any) (string, []any) {
 }
 
 // InsertArgs returns the arguments of InsertJob.
-func (j DLQJob) InsertArgs() ([]any, error) {
+func (j Job) InsertArgs() ([]any, error) {
 	filter, err := json.Marshal(j.Filter)
 	if err != nil {
 		return nil, err
@@ -174,32 +175,32 @@ func (j DLQJob) InsertArgs() ([]any, error) {
 		return nil, err
 	}
 	return []any{
-		j.ID, j.Source, string(j.Kind), string(filter), string(j.Lane), j.Rate, j.Max, toValidText(j.Note), string(j.State), j.Total, j.Done, string(refused),
-		j.Position.Partition, j.Position.Offset, toMicros(j.ChunkStartedAt), j.Lease.Holder, toMicros(j.Lease.Until), toValidText(j.Error),
-		toMicros(j.CreatedAt), toValidText(j.CreatedBy), toMicros(j.UpdatedAt), toMicros(j.EndedAt),
+		j.ID, j.Source, string(j.Kind), string(filter), string(j.Lane), j.Rate, j.Max, store.ValidText(j.Note), string(j.State), j.Total, j.Done, string(refused),
+		j.Position.Partition, j.Position.Offset, store.ToMicros(j.ChunkStartedAt), j.Lease.Holder, store.ToMicros(j.Lease.Until), store.ValidText(j.Error),
+		store.ToMicros(j.CreatedAt), store.ValidText(j.CreatedBy), store.ToMicros(j.UpdatedAt), store.ToMicros(j.EndedAt),
 	}, nil
 }
 
 // LeaseArgs returns the arguments of LeaseJob. The Lease of the job must be the value that was read
 // from the database.
-func (j DLQJob) LeaseArgs(next JobLease) []any {
-	return []any{j.ID, next.Holder, toMicros(next.Until), toMicros(j.Lease.Until), j.Lease.Holder}
+func (j Job) LeaseArgs(next JobLease) []any {
+	return []any{j.ID, next.Holder, store.ToMicros(next.Until), store.ToMicros(j.Lease.Until), j.Lease.Holder}
 }
 
 // ProgressArgs returns the arguments of UpdateJobProgress.
-func (j DLQJob) ProgressArgs() ([]any, error) {
+func (j Job) ProgressArgs() ([]any, error) {
 	refused, err := json.Marshal(j.Refused)
 	if err != nil {
 		return nil, err
 	}
 	return []any{
-		j.ID, j.Lease.Holder, string(j.State), j.Done, string(refused), j.Position.Partition, j.Position.Offset, toMicros(j.ChunkStartedAt), toMicros(j.Lease.Until),
-		toValidText(j.Error), toMicros(j.UpdatedAt), toMicros(j.EndedAt),
+		j.ID, j.Lease.Holder, string(j.State), j.Done, string(refused), j.Position.Partition, j.Position.Offset, store.ToMicros(j.ChunkStartedAt), store.ToMicros(j.Lease.Until),
+		store.ValidText(j.Error), store.ToMicros(j.UpdatedAt), store.ToMicros(j.EndedAt),
 	}, nil
 }
 
 // ScanJob reads the job from a row.
-func (j *DLQJob) ScanJob(scan func(...any) error) error {
+func (j *Job) ScanJob(scan func(...any) error) error {
 	var filter, refused []byte
 	var chunk, lease, created, updated, ended int64
 	err := scan(&j.ID, &j.Source, &j.Kind, &filter, &j.Lane, &j.Rate, &j.Max, &j.Note, &j.State, &j.Total, &j.Done, &refused,
@@ -208,8 +209,8 @@ func (j *DLQJob) ScanJob(scan func(...any) error) error {
 		return err
 	}
 	j.Position.Topic = schemas.DeadLetterTopic(j.Source)
-	j.ChunkStartedAt, j.Lease.Until = fromMicros(chunk), fromMicros(lease)
-	j.CreatedAt, j.UpdatedAt, j.EndedAt = fromMicros(created), fromMicros(updated), fromMicros(ended)
+	j.ChunkStartedAt, j.Lease.Until = store.FromMicros(chunk), store.FromMicros(lease)
+	j.CreatedAt, j.UpdatedAt, j.EndedAt = store.FromMicros(created), store.FromMicros(updated), store.FromMicros(ended)
 	j.Refused = nil
 	if err := errors.Join(json.Unmarshal(filter, &j.Filter), json.Unmarshal(refused, &j.Refused)); err != nil {
 		return fmt.Errorf("decode job %s: %w", j.ID, err)

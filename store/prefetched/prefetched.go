@@ -1,9 +1,12 @@
-package store
+// Package prefetched defines prefetched entities, with their tiers, due times, histories and claims. Its
+// SQL texts are shared by both databases.
+package prefetched
 
 import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
 // Tier is how often an entity is prefetched. Reads move an unpinned entity between tiers.
@@ -52,8 +55,8 @@ type History struct {
 // Candidate is a due entity with its snapshot's State and its Status. Both may be empty.
 type Candidate struct {
 	RegisteredEntity
-	State  State
-	Status Status
+	State  store.State
+	Status store.Status
 	// Payload is the stored content in the encoding State.Encoding. It is set only for the facets
 	// that the caller selects.
 	Payload []byte
@@ -116,8 +119,8 @@ type DueTime struct {
 // Pinned are set.
 type RefreshNowFunc func(r RegisteredEntity, before, after float64) bool
 
-// EntityFilter selects registered entities. An empty field matches all.
-type EntityFilter struct {
+// Filter selects registered entities. An empty field matches all.
+type Filter struct {
 	Source, Facet string
 	Tier          *Tier
 	Enabled       *bool

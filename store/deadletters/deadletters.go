@@ -1,4 +1,6 @@
-package store
+// Package deadletters defines the rows of dead letters and the DLQ jobs that replay or purge them. Its SQL
+// texts are shared by both databases.
+package deadletters
 
 import (
 	"cmp"
@@ -8,11 +10,12 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
-// DeadLetterID is the position of a dead letter on its topic. With it the record can be read and
+// ID is the position of a dead letter on its topic. With it the record can be read and
 // replayed without a scan of the topic. A request that was dead-lettered twice has two IDs.
-type DeadLetterID struct {
+type ID struct {
 	Topic     string
 	Partition int32
 	Offset    int64
@@ -20,7 +23,7 @@ type DeadLetterID struct {
 
 // DeadLetter is a row of the table dead_letters. It describes one record of a dead-letter topic.
 type DeadLetter struct {
-	DeadLetterID
+	ID
 	// Entity has no facet and no key if the record could not be decoded.
 	Entity schemas.Entity
 	Reason schemas.DeadLetterReason
@@ -53,8 +56,8 @@ const (
 // need only some hundred megabytes in the index. The record in Kafka has the whole error.
 const MaxIndexedErrorBytes = 400
 
-// DeadLetterFilter selects dead letters of one source. An empty field matches all.
-type DeadLetterFilter struct {
+// Filter selects dead letters of one source. An empty field matches all.
+type Filter struct {
 	Source      string                   `json:"source"`
 	Reason      schemas.DeadLetterReason `json:"reason,omitempty"`
 	Fingerprint string                   `json:"fingerprint,omitempty"`
@@ -73,15 +76,15 @@ type DeadLetterFilter struct {
 	Visibilities []string `json:"-"`
 }
 
-// Values of DeadLetterFilter.Handled, besides Replayed and Purged.
+// Values of Filter.Handled, besides Replayed and Purged.
 const (
-	OpenDeadLetters    = "open"
-	HandledDeadLetters = "handled"
+	Open    = "open"
+	Handled = "handled"
 )
 
 // where returns the filter as an SQL condition, and `args` with the arguments of the condition
 // appended.
-func (f DeadLetterFilter) where(args []any) (string, []any) {
+func (f Filter) where(args []any) (string, []any) {
 	conditions := []string{}
 	add := func(condition string, value any) {
 		args = append(args, value)
@@ -100,18 +103,18 @@ func (f DeadLetterFilter) where(args []any) (string, []any) {
 	}
 	switch f.Handled {
 	case "":
-	case OpenDeadLetters:
+	case Open:
 		conditions = append(conditions, "handled = ''")
-	case HandledDeadLetters:
+	case Handled:
 		conditions = append(conditions, "handled <> ''")
 	default:
 		add("handled = $%d", f.Handled)
 	}
 	if !f.Since.IsZero() {
-		add("at >= $%d", toMicros(f.Since))
+		add("at >= $%d", store.ToMicros(f.Since))
 	}
 	if !f.Until.IsZero() {
-		add("at < $%d", toMicros(f.Until))
+		add("at < $%d", store.ToMicros(f.Until))
 	}
 	if f.Attempts != nil {
 		add("attempts = $%d", *f.Attempts)
@@ -139,12 +142,12 @@ const deadLetterColumns = `topic, kafka_partition, kafka_offset, source, facet, 
 // SelectNewest returns the statement, and its arguments, that lists matching dead letters, newest
 // first, with the columns of ScanDeadLetter. If after.At is set, the list continues after the dead
 // letter `after`, the last one of the previous page.
-func (f DeadLetterFilter) SelectNewest(after DeadLetter, limit int) (string, []any) {
+func (f Filter) SelectNewest(after DeadLetter, limit int) (string, []any) {
 	where, args := f.where(nil)
 	if !after.At.IsZero() {
 		n := len(args)
 		where += fmt.Sprintf(" AND (at, topic, kafka_partition, kafka_offset) < ($%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4)
-		args = append(args, toMicros(after.At), after.Topic, after.Partition, after.Offset)
+		args = append(args, store.ToMicros(after.At), after.Topic, after.Partition, after.Offset)
 	}
 	args = append(args, limit)
 	return fmt.Sprintf(`SELECT %s FROM dead_letters WHERE %s
@@ -154,15 +157,15 @@ ORDER BY at DESC, topic DESC, kafka_partition DESC, kafka_offset DESC LIMIT $%d`
 // SelectByOffset returns the statement, and its arguments, that lists matching dead letters in the
 // order of partition and offset, with the columns of ScanDeadLetter. The list starts after the
 // given position.
-func (f DeadLetterFilter) SelectByOffset(after DeadLetterID, limit int) (string, []any) {
+func (f Filter) SelectByOffset(after ID, limit int) (string, []any) {
 	where, args := f.where([]any{schemas.DeadLetterTopic(f.Source), after.Partition, after.Offset, limit})
 	return `SELECT ` + deadLetterColumns + ` FROM dead_letters
 WHERE topic = $1 AND (kafka_partition, kafka_offset) > ($2, $3) AND ` + where + `
 ORDER BY kafka_partition, kafka_offset LIMIT $4`, args
 }
 
-// DeadLetterGroup is the number of dead letters with the same reason, fingerprint and facet.
-type DeadLetterGroup struct {
+// Group is the number of dead letters with the same reason, fingerprint and facet.
+type Group struct {
 	Reason      schemas.DeadLetterReason `json:"reason"`
 	Fingerprint string                   `json:"fingerprint"`
 	Facet       string                   `json:"facet"`
@@ -176,31 +179,31 @@ type DeadLetterGroup struct {
 	// can't be replayed again.
 	AtReplayLimit int64 `json:"atReplayLimit"`
 	// Totals counts the dead letters of all groups, including groups beyond the query's limit.
-	Totals DeadLetterCount `json:"-"`
+	Totals Count `json:"-"`
 }
 
-// DeadLetterCount counts dead letters. All counts every dead letter. AtReplayLimit counts the dead
+// Count counts dead letters. All counts every dead letter. AtReplayLimit counts the dead
 // letters that were replayed schemas.MaxReplays times. Undecoded counts the dead letters that were
 // replayed less often and whose record could not be decoded.
-type DeadLetterCount struct{ All, AtReplayLimit, Undecoded int64 }
+type Count struct{ All, AtReplayLimit, Undecoded int64 }
 
 // SelectOfJob returns the statement, and its arguments, that lists dead letters that a job has handled.
 // The rows have the columns of ScanDeadLetter.
-func (DeadLetterFilter) SelectOfJob(job string, limit int) (string, []any) {
+func (Filter) SelectOfJob(job string, limit int) (string, []any) {
 	return `SELECT ` + deadLetterColumns + ` FROM dead_letters WHERE job = $1 AND job <> ''
 ORDER BY topic, kafka_partition, kafka_offset LIMIT $2`, []any{job, limit}
 }
 
 // SelectHours returns the statement, and its arguments, that counts matching dead letters by hour
 // (UTC) and reason. The rows have the columns of ScanHour, the earliest hour first.
-func (f DeadLetterFilter) SelectHours() (string, []any) {
+func (f Filter) SelectHours() (string, []any) {
 	where, args := f.where([]any{time.Hour.Microseconds()})
 	return `SELECT at / CAST($1 AS bigint), reason, count(*) FROM dead_letters WHERE ` + where + `
 GROUP BY 1, 2 ORDER BY 1, 2`, args
 }
 
 // ScanHour reads a group from a row of SelectHours. First is the start of its hour.
-func (g *DeadLetterGroup) ScanHour(scan func(...any) error) error {
+func (g *Group) ScanHour(scan func(...any) error) error {
 	var hour int64
 	err := scan(&hour, &g.Reason, &g.Count)
 	g.First = time.Unix(hour*3600, 0).UTC()
@@ -209,7 +212,7 @@ func (g *DeadLetterGroup) ScanHour(scan func(...any) error) error {
 
 // SelectGroups returns the statement, and its arguments, that counts matching dead letters by
 // reason, fingerprint and facet. The rows have the columns of ScanGroup, largest group first.
-func (f DeadLetterFilter) SelectGroups(limit int) (string, []any) {
+func (f Filter) SelectGroups(limit int) (string, []any) {
 	where, args := f.where([]any{schemas.MaxReplays, limit})
 	return `SELECT reason, fingerprint, facet, max(status), max(error), count(*), min(at), max(at),
 	count(CASE WHEN replays >= $1 THEN 1 END), CAST(sum(count(*)) OVER () AS bigint), CAST(sum(count(CASE WHEN replays >= $1 THEN 1 END)) OVER () AS bigint),
@@ -219,18 +222,18 @@ GROUP BY reason, fingerprint, facet ORDER BY count(*) DESC, max(at) DESC, finger
 }
 
 // ScanGroup reads the group from a row.
-func (g *DeadLetterGroup) ScanGroup(scan func(...any) error) error {
+func (g *Group) ScanGroup(scan func(...any) error) error {
 	var first, last int64
 	err := scan(&g.Reason, &g.Fingerprint, &g.Facet, &g.Status, &g.Error, &g.Count, &first, &last, &g.AtReplayLimit, &g.Totals.All, &g.Totals.AtReplayLimit, &g.Totals.Undecoded)
-	g.First, g.Last = fromMicros(first), fromMicros(last)
+	g.First, g.Last = store.FromMicros(first), store.FromMicros(last)
 	return err
 }
 
 const (
-	// InsertDeadLetter inserts the row of a dead letter. If the same row is stored already, it changes
+	// Insert inserts the row of a dead letter. If the same row is stored already, it changes
 	// nothing. If a row with the same position but another time is stored, the topic was deleted and
 	// created again: then the new row replaces the stored one. Arguments: DeadLetter.InsertArgs.
-	InsertDeadLetter = `INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
+	Insert = `INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
 	at, correlation_id, visibility)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 ON CONFLICT (topic, kafka_partition, kafka_offset) DO UPDATE
@@ -255,9 +258,9 @@ FROM (SELECT kafka_partition, kafka_offset, at, handled,
 	FROM dead_letters WHERE topic = $1) AS entries
 GROUP BY kafka_partition ORDER BY kafka_partition`
 
-	// DeleteDeadLettersBefore deletes the rows of dead letters with lower offsets. Arguments: topic,
+	// DeleteBefore deletes the rows of dead letters with lower offsets. Arguments: topic,
 	// partition, offset, limit.
-	DeleteDeadLettersBefore = `DELETE FROM dead_letters WHERE (topic, kafka_partition, kafka_offset) IN (
+	DeleteBefore = `DELETE FROM dead_letters WHERE (topic, kafka_partition, kafka_offset) IN (
 	SELECT topic, kafka_partition, kafka_offset FROM dead_letters
 	WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset < $3 ORDER BY kafka_offset LIMIT $4)`
 )
@@ -285,11 +288,11 @@ func (p *HandledPrefix) ScanPrefix(scan func(...any) error) error {
 	return err
 }
 
-// InsertArgs returns the arguments of InsertDeadLetter.
+// InsertArgs returns the arguments of Insert.
 func (d DeadLetter) InsertArgs() []any {
 	return []any{
 		d.Topic, d.Partition, d.Offset, d.Entity.Source, d.Entity.Facet, d.Entity.Key,
-		string(d.Reason), toValidTextOf(d.Error, MaxIndexedErrorBytes), d.Fingerprint, d.Status, d.Attempts, d.Replays, toMicros(d.At), toValidText(d.CorrelationID),
+		string(d.Reason), store.ValidTextOf(d.Error, MaxIndexedErrorBytes), d.Fingerprint, d.Status, d.Attempts, d.Replays, store.ToMicros(d.At), store.ValidText(d.CorrelationID),
 		d.Visibility,
 	}
 }
@@ -299,14 +302,14 @@ func (d *DeadLetter) ScanDeadLetter(scan func(...any) error) error {
 	var at, handled int64
 	err := scan(&d.Topic, &d.Partition, &d.Offset, &d.Entity.Source, &d.Entity.Facet, &d.Entity.Key,
 		&d.Reason, &d.Error, &d.Fingerprint, &d.Status, &d.Attempts, &d.Replays, &at, &d.CorrelationID, &d.Handled, &handled, &d.HandledBy, &d.Job, &d.Visibility)
-	d.At, d.HandledAt = fromMicros(at), fromMicros(handled)
+	d.At, d.HandledAt = store.FromMicros(at), store.FromMicros(handled)
 	return err
 }
 
-// SortDeadLetterIDs returns the IDs in the order in which the databases lock their rows, which
+// SortIDs returns the IDs in the order in which the databases lock their rows, which
 // prevents deadlocks between concurrent jobs.
-func SortDeadLetterIDs(ids []DeadLetterID) []DeadLetterID {
-	return slices.SortedFunc(slices.Values(ids), func(a, b DeadLetterID) int {
+func SortIDs(ids []ID) []ID {
+	return slices.SortedFunc(slices.Values(ids), func(a, b ID) int {
 		return cmp.Or(strings.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
 	})
 }
@@ -318,6 +321,6 @@ type Disposition struct {
 }
 
 // DispositionArgs returns the arguments of UpdateDisposition.
-func (id DeadLetterID) DispositionArgs(h Disposition) []any {
-	return []any{id.Topic, id.Partition, id.Offset, toValidText(h.Outcome), toMicros(h.At), toValidText(h.By), h.Job}
+func (id ID) DispositionArgs(h Disposition) []any {
+	return []any{id.Topic, id.Partition, id.Offset, store.ValidText(h.Outcome), store.ToMicros(h.At), store.ValidText(h.By), h.Job}
 }

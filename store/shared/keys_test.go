@@ -1,11 +1,15 @@
-package store
+package shared
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/freshet/freshet/store"
+)
 
 func TestScanKey_AcceptsMissingHash(t *testing.T) {
 	for _, hash := range [][]byte{nil, []byte("short"), make([]byte, 33)} {
-		k := APIKey{Hash: [32]byte{1}}
-		err := k.ScanKey(func(into ...any) error {
+		k := store.APIKey{Hash: [32]byte{1}}
+		err := scanKey(&k, func(into ...any) error {
 			*into[0].(*string), *into[1].(*[]byte), *into[3].(*string) = "id", hash, "read admin"
 			return nil
 		})

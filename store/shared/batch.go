@@ -1,33 +1,33 @@
-package store
+package shared
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
 // Batch is a set of writes sorted by entity. Concurrent batches lock their rows in this order, which
 // prevents deadlocks. A batch has one write per entity, because one statement can't update a row
 // twice.
 type Batch struct {
-	Writes     []Write
-	Results    []Result
+	Writes     []store.Write
+	Results    []store.Result
 	order      []int // position of each write in the caller's list
 	superseded []int // positions of dropped writes: their entity has a write with a higher version
 }
 
 // NewBatch sorts the writes. If two writes have the same entity, it keeps the write with the higher
 // version; the result of the dropped write is Superseded.
-func NewBatch(writes []Write) *Batch {
+func NewBatch(writes []store.Write) *Batch {
 	b := &Batch{order: make([]int, len(writes))}
 	for i := range writes {
 		b.order[i] = i
 	}
 	slices.SortStableFunc(b.order, func(x, y int) int {
-		return cmp.Or(compareEntities(writes[x].Entity, writes[y].Entity), cmp.Compare(writes[y].Version, writes[x].Version))
+		return cmp.Or(schemas.Entity.Compare(writes[x].Entity, writes[y].Entity), cmp.Compare(writes[y].Version, writes[x].Version))
 	})
 	kept := b.order[:0]
 	for _, i := range b.order {
@@ -39,14 +39,14 @@ func NewBatch(writes []Write) *Batch {
 		b.Writes = append(b.Writes, writes[i])
 	}
 	b.order = kept
-	b.Results = make([]Result, len(kept))
+	b.Results = make([]store.Result, len(kept))
 	return b
 }
 
 // InOrder returns the results in the order of the caller's list. It fails if a write has no
 // result, which would be a bug in store/postgres or store/sqlite.
-func (b *Batch) InOrder() ([]Result, error) {
-	results := make([]Result, len(b.order)+len(b.superseded))
+func (b *Batch) InOrder() ([]store.Result, error) {
+	results := make([]store.Result, len(b.order)+len(b.superseded))
 	for n, i := range b.order {
 		if b.Results[n] == 0 {
 			return nil, fmt.Errorf("write of %s has no result", b.Writes[n].Entity)
@@ -54,7 +54,7 @@ func (b *Batch) InOrder() ([]Result, error) {
 		results[i] = b.Results[n]
 	}
 	for _, i := range b.superseded {
-		results[i] = Superseded
+		results[i] = store.Superseded
 	}
 	return results, nil
 }
@@ -70,7 +70,7 @@ func (b *Batch) Aliases() (all []schemas.Entity) {
 			all = append(all, a.Entity)
 		}
 	}
-	slices.SortFunc(all, compareEntities)
+	slices.SortFunc(all, schemas.Entity.Compare)
 	return slices.Compact(all)
 }
 
@@ -80,12 +80,12 @@ func (b *Batch) Aliases() (all []schemas.Entity) {
 func (b *Batch) MayTouch(i int, checked bool) bool {
 	w := b.Writes[i]
 	switch {
-	case b.Results[i] != 0 || w.Kind == KindNotFound:
+	case b.Results[i] != 0 || w.Kind == store.KindNotFound:
 		return false
 	case checked:
 		return len(w.Aliases) > 0
 	}
-	return !slices.ContainsFunc(w.Aliases, func(a State) bool {
+	return !slices.ContainsFunc(w.Aliases, func(a store.State) bool {
 		_, found := b.Find(a.Entity)
 		return found
 	})
@@ -96,7 +96,7 @@ func (b *Batch) MayTouch(i int, checked bool) bool {
 // leaves out entities that the batch has stored, because it has compared their aliases.
 func (b *Batch) ChangedAliasUsers() (users []schemas.Entity) {
 	for i, w := range b.Writes {
-		if r := b.Results[i]; r != Changed && r != Rewritten && r != NotFoundStored {
+		if r := b.Results[i]; r != store.Changed && r != store.Rewritten && r != store.NotFoundStored {
 			continue
 		}
 		for _, facet := range w.AliasUsers {
@@ -106,18 +106,18 @@ func (b *Batch) ChangedAliasUsers() (users []schemas.Entity) {
 			}
 		}
 	}
-	slices.SortFunc(users, compareEntities)
+	slices.SortFunc(users, schemas.Entity.Compare)
 	return slices.Compact(users)
 }
 
-// CheckAliases checks the aliases of the writes that have no result yet. It sets the result BaseMissing
+// CheckAliases checks the aliases of the writes that have no result yet. It sets the result store.BaseMissing
 // if an alias differs from its stored state, or from the state that the same batch stores. The argument
 // has the stored states of the entities that Aliases returned.
-func (b *Batch) CheckAliases(stored []State) {
-	now := make(map[schemas.Entity]State, len(stored))
+func (b *Batch) CheckAliases(stored []store.State) {
+	now := make(map[schemas.Entity]store.State, len(stored))
 	for _, s := range stored {
-		if i, found := b.Find(s.Entity); found && b.Writes[i].Version >= s.Version && b.Writes[i].Kind != NotModified {
-			s.Version, s.Hash, s.NotFound = b.Writes[i].Version, b.Writes[i].Hash, b.Writes[i].Kind == KindNotFound
+		if i, found := b.Find(s.Entity); found && b.Writes[i].Version >= s.Version && b.Writes[i].Kind != store.NotModified {
+			s.Version, s.Hash, s.NotFound = b.Writes[i].Version, b.Writes[i].Hash, b.Writes[i].Kind == store.KindNotFound
 		}
 		now[s.Entity] = s
 	}
@@ -127,7 +127,7 @@ func (b *Batch) CheckAliases(stored []State) {
 		}
 		for _, a := range w.Aliases {
 			if s := now[a.Entity]; s.Version == 0 || s.NotFound != a.NotFound || (!s.NotFound && s.Hash != a.Hash) {
-				b.Results[i] = BaseMissing
+				b.Results[i] = store.BaseMissing
 			}
 		}
 	}
@@ -135,9 +135,5 @@ func (b *Batch) CheckAliases(stored []State) {
 
 // Find returns the index in Writes of the entity's write.
 func (b *Batch) Find(e schemas.Entity) (int, bool) {
-	return slices.BinarySearchFunc(b.Writes, e, func(w Write, e schemas.Entity) int { return compareEntities(w.Entity, e) })
-}
-
-func compareEntities(a, b schemas.Entity) int {
-	return cmp.Or(strings.Compare(a.Source, b.Source), strings.Compare(a.Facet, b.Facet), strings.Compare(a.Key, b.Key))
+	return slices.BinarySearchFunc(b.Writes, e, func(w store.Write, e schemas.Entity) int { return schemas.Entity.Compare(w.Entity, e) })
 }
