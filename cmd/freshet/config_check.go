@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/presets"
 )
 
-func (p *program) config() *cobra.Command {
+func configCommand(p *program) *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "Check or print the configuration"}
 	c.AddCommand(&cobra.Command{
 		Use:   "check",

@@ -193,7 +193,7 @@ func TestLimiter_PrintsScopes(t *testing.T) {
 		{Policy: "credential breaker", Scope: `"old"`, BreakerOpen: true, Until: &passed},
 		{Policy: "concurrent", Remaining: &left},
 	}}
-	if err := p.printLimiter(v); err != nil {
+	if err := printLimiter(p, v); err != nil {
 		t.Fatal(err)
 	}
 	want := "  POLICY              SCOPE    REMAINING     IN FLIGHT  NEXT IN\n" +
@@ -207,7 +207,7 @@ func TestLimiter_PrintsScopes(t *testing.T) {
 	}
 	said.Reset()
 	v.Scopes = nil
-	if err := p.printLimiter(v); err != nil || strings.Contains(said.String(), "IN FLIGHT") {
+	if err := printLimiter(p, v); err != nil || strings.Contains(said.String(), "IN FLIGHT") {
 		t.Errorf("without scopes: got %s, %v, want a text without IN FLIGHT", said.String(), err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/status"
 )
 
-// credentials returns the command for credentials that renew themselves.
-func credentials(p *program) *cobra.Command {
+// credentialsCommand returns the command for credentials that renew themselves.
+func credentialsCommand(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "credentials",
 		Short: "List, renew, authorize and revoke credentials that renew themselves",

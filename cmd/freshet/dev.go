@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/app"
 )
 
-func (p *program) dev() *cobra.Command {
+func devCommand(p *program) *cobra.Command {
 	var o app.DevOptions
 	var open bool
 	c := &cobra.Command{

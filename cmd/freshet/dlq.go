@@ -20,7 +20,7 @@ import (
 	"github.com/freshet/freshet/store/deadletters"
 )
 
-func (p *program) dlq() *cobra.Command {
+func dlqCommand(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dlq",
 		Short: "List, replay and purge dead letters",
@@ -33,7 +33,7 @@ times.
   freshet dlq replay --reason UPSTREAM_5XX --dry-run
   freshet dlq replay --reason UPSTREAM_5XX --rate 50/s`,
 	}
-	c.AddCommand(p.dlqList(), p.dlqShow(), p.dlqReplay(), p.dlqPurge(), p.dlqJobs(), p.dlqStop())
+	c.AddCommand(dlqList(p), dlqShow(p), dlqReplay(p), dlqPurge(p), dlqJobs(p), dlqStop(p))
 	return c
 }
 
@@ -144,7 +144,7 @@ func queryOf(values map[string]string) url.Values {
 	return q
 }
 
-func (p *program) dlqList() *cobra.Command {
+func dlqList(p *program) *cobra.Command {
 	var d deadLetterFilter
 	var output format
 	var group bool

@@ -23,7 +23,7 @@ import (
 // jobPollInterval is the interval at which followJob reads a job.
 const jobPollInterval = 500 * time.Millisecond
 
-func (p *program) dlqReplay() *cobra.Command {
+func dlqReplay(p *program) *cobra.Command {
 	var d deadLetterFilter
 	var lane, rate, note, resume string
 	var maxCount int64
@@ -45,7 +45,7 @@ so that they do not use quota that is reserved for users.`,
 				return err
 			}
 			if cmd.Flags().Changed("resume") {
-				return p.resumeJob(cmd, d.addr, resume)
+				return resumeJob(p, cmd, d.addr, resume)
 			}
 			perSecond, err := parseJobRate(rate)
 			if err != nil {
@@ -56,12 +56,12 @@ so that they do not use quota that is reserved for users.`,
 				return app.UsageErrorf("--lane is %q; it must be high or low", lane)
 			}
 			if len(ids) == 0 {
-				return p.startJob(cmd, &d, order, dry)
+				return startJob(p, cmd, &d, order, dry)
 			}
 			var errs []error
 			for _, id := range ids {
 				d.offset = id
-				if err := p.startJob(cmd, &d, order, dry); err != nil {
+				if err := startJob(p, cmd, &d, order, dry); err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", id, err))
 				}
 				if cmd.Context().Err() != nil {
@@ -98,7 +98,7 @@ func checkReplayIDs(cmd *cobra.Command, ids []string) error {
 	return nil
 }
 
-func (p *program) dlqPurge() *cobra.Command {
+func dlqPurge(p *program) *cobra.Command {
 	var d deadLetterFilter
 	var note string
 	var maxCount int64
@@ -115,7 +115,7 @@ and one that is not indexed yet counts as open for a day.`,
 		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 6d       # Kafka's retention deletes these tomorrow
   freshet dlq purge --fingerprint F --since 6h --dry-run   # dead letters of the last six hours`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.startJob(cmd, &d, map[string]any{"kind": deadletters.PurgeJob, "max": maxCount, "note": note}, dry)
+			return startJob(p, cmd, &d, map[string]any{"kind": deadletters.PurgeJob, "max": maxCount, "note": note}, dry)
 		},
 	}
 	d.addFlags(c)
@@ -142,7 +142,7 @@ func parseJobRate(text string) (float64, error) {
 }
 
 // startJob prints the plan of a job. Unless `dry` is true, it then starts the job and follows it.
-func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[string]any, dry bool) error {
+func startJob(p *program, cmd *cobra.Command, d *deadLetterFilter, order map[string]any, dry bool) error {
 	ctx := cmd.Context()
 	api, path, values, err := p.prepareDLQ(ctx, d)
 	if err != nil {
@@ -153,7 +153,7 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 	if err := api.Call(ctx, http.MethodPost, path+"/plan", order, &plan); err != nil {
 		return err
 	}
-	if err := p.printPlan(plan); err != nil {
+	if err := printPlan(p, plan); err != nil {
 		return err
 	}
 	verb := map[any]string{deadletters.ReplayJob: "replay", deadletters.PurgeJob: "purge"}[order["kind"]]
@@ -184,7 +184,7 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 
 // printPlan prints the number of dead letters by reason and facet, and the action of the job for each
 // group.
-func (p *program) printPlan(plan dlq.Plan) error {
+func printPlan(p *program, plan dlq.Plan) error {
 	rows := [][]string{{"COUNT", "REASON", "FACET", "ACTION"}}
 	for _, r := range plan.Routes {
 		to := r.Topic
@@ -247,11 +247,11 @@ func (p *program) followJob(ctx context.Context, api *adminClient, j deadletters
 		}
 	}
 	shown.clear()
-	return p.reportJobEnd(j)
+	return reportJobEnd(p, j)
 }
 
 // reportJobEnd prints the result of a job. It returns a partialError if dead letters stay open.
-func (p *program) reportJobEnd(j deadletters.Job) error {
+func reportJobEnd(p *program, j deadletters.Job) error {
 	did := map[deadletters.JobKind]string{deadletters.ReplayJob: "replayed", deadletters.PurgeJob: "purged"}[j.Kind]
 	if _, err := fmt.Fprintf(p.Stdout, "%d of %d dead letters %s (job %s)\n", j.Done, j.Total, did, j.ID); err != nil {
 		return err
@@ -291,7 +291,7 @@ func (s *jobProgress) print(j deadletters.Job, now time.Time) {
 	s.line(float64(j.Done+refused)/float64(max(1, j.Total)), text)
 }
 
-func (p *program) dlqJobs() *cobra.Command {
+func dlqJobs(p *program) *cobra.Command {
 	var output format
 	c := &cobra.Command{
 		Use:   "jobs",
@@ -313,7 +313,7 @@ func (p *program) dlqJobs() *cobra.Command {
 	})
 }
 
-func (p *program) dlqStop() *cobra.Command {
+func dlqStop(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stop JOB",
 		Short: "Stop a replay or purge job",
@@ -332,7 +332,7 @@ func (p *program) dlqStop() *cobra.Command {
 
 // resumeJob continues a stopped job. It rejects flags that it would ignore, such as --max or
 // --dry-run.
-func (p *program) resumeJob(cmd *cobra.Command, addr, id string) error {
+func resumeJob(p *program, cmd *cobra.Command, addr, id string) error {
 	given := cmd.Flags()
 	rest := given.NFlag() - 1
 	for _, name := range []string{"addr", "config"} {

@@ -20,7 +20,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func (p *program) dlqShow() *cobra.Command {
+func dlqShow(p *program) *cobra.Command {
 	var d deadLetterFilter
 	var output format
 	var limit int

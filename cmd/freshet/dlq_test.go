@@ -222,7 +222,7 @@ func TestDLQ_FollowReportsOpenDeadLetters(t *testing.T) {
 		var out bytes.Buffer
 		p := &program{app.NewProcess(nil, &out, io.Discard)}
 		test.j.Kind = deadletters.ReplayJob
-		err := p.reportJobEnd(test.j)
+		err := reportJobEnd(p, test.j)
 		if partial := errors.As(err, new(partialError)); partial != test.partial || err != nil && !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: got %v, want an error that contains %q, partial: %v", name, err, test.says, test.partial)
 		}

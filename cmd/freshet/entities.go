@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-func (p *program) entities() *cobra.Command {
+func entitiesCommand(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "entities",
 		Short: "Manage the entities that are prefetched: import, list, show, enable, disable, pin",
@@ -26,7 +26,7 @@ func (p *program) entities() *cobra.Command {
 registers it if its facet is prefetched (sources.{source}.prefetch). An import registers
 entities before their first read.`,
 	}
-	c.AddCommand(p.entitiesImport(), p.entitiesList(), p.entitiesShow(), p.entitiesSwitch(true), p.entitiesSwitch(false), p.entitiesPin(true), p.entitiesPin(false))
+	c.AddCommand(entitiesImport(p), entitiesList(p), entitiesShow(p), entitiesSwitch(p, true), entitiesSwitch(p, false), entitiesPin(p, true), entitiesPin(p, false))
 	return c
 }
 
@@ -80,7 +80,7 @@ func countEntities(ctx context.Context, api *adminClient, c entityFilter) (n ent
 
 const maxPageSize = 1000
 
-func (p *program) entitiesList() *cobra.Command {
+func entitiesList(p *program) *cobra.Command {
 	var c entityFilter
 	var output format
 	var limit int
@@ -236,7 +236,7 @@ func entityRow(e entities.Entity) []string {
 
 const maxKeysPerRequest = 1000
 
-func (p *program) entitiesSwitch(enable bool) *cobra.Command {
+func entitiesSwitch(p *program, enable bool) *cobra.Command {
 	var c entityFilter
 	var all bool
 	verb := map[bool]string{true: "enable", false: "disable"}[enable]
@@ -274,7 +274,7 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 			}
 			slices.Sort(keys)
 			keys = slices.Compact(keys)
-			if err := p.confirmSwitch(cmd, api, c, keys, enable); err != nil {
+			if err := confirmSwitch(p, cmd, api, c, keys, enable); err != nil {
 				return err
 			}
 			n, err := switchEntities(cmd.Context(), api, c, keys, verb)
@@ -300,7 +300,7 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 
 // confirmSwitch asks the user whether to enable or disable the entities. The question shows their
 // number.
-func (p *program) confirmSwitch(cmd *cobra.Command, api *adminClient, c entityFilter, keys []string, enable bool) error {
+func confirmSwitch(p *program, cmd *cobra.Command, api *adminClient, c entityFilter, keys []string, enable bool) error {
 	if isConfirmed(cmd) {
 		return nil // with --yes no question is asked, so the number of entities is not needed
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // entitiesPin returns the command "entities pin" if pin is true, and "entities unpin" otherwise.
-func (p *program) entitiesPin(pin bool) *cobra.Command {
+func entitiesPin(p *program, pin bool) *cobra.Command {
 	var c entityFilter
 	cmd := &cobra.Command{
 		Use:   "pin KEY...",

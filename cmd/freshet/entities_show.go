@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-func (p *program) entitiesShow() *cobra.Command {
+func entitiesShow(p *program) *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "show SOURCE/FACET/KEY",

@@ -29,7 +29,7 @@ const (
 	maxRowErrorsShown = 3
 )
 
-func (p *program) entitiesImport() *cobra.Command {
+func entitiesImport(p *program) *cobra.Command {
 	var addr, format string
 	i := importer{stderr: p.Stderr}
 	c := &cobra.Command{

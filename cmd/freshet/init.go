@@ -22,7 +22,7 @@ type initOptions struct {
 	limits []string
 }
 
-func (p *program) init() *cobra.Command {
+func initCommand(p *program) *cobra.Command {
 	o := initOptions{}
 	c := &cobra.Command{
 		Use:   "init [URL...]",
@@ -41,7 +41,7 @@ written into the file. Exit code 1: no response arrived, and no file was written
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.URLs = args
-			return p.runInit(cmd, o)
+			return runInit(p, cmd, o)
 		},
 	}
 	c.Flags().DurationVar(&o.Pause, "pause", time.Second, "time between two calls of one host")
@@ -87,7 +87,7 @@ func (o *initOptions) complete(env []string) error {
 	return nil
 }
 
-func (p *program) runInit(cmd *cobra.Command, o initOptions) error {
+func runInit(p *program, cmd *cobra.Command, o initOptions) error {
 	if err := o.complete(p.Env); err != nil {
 		return err
 	}
@@ -112,12 +112,12 @@ func (p *program) runInit(cmd *cobra.Command, o initOptions) error {
 	if err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
-	p.explainInit(result, o)
+	explainInit(p, result, o)
 	return nil
 }
 
 // explainInit prints the calls, the guesses and the next commands on stderr.
-func (p *program) explainInit(result guess.Result, o initOptions) {
+func explainInit(p *program, result guess.Result, o initOptions) {
 	for _, n := range result.Notes {
 		fmt.Fprintf(p.Stderr, "%-7s %s\n", n.Kind, n.Text)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/app"
 )
 
-func (p *program) keys() *cobra.Command {
+func keysCommand(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "keys",
 		Short: "Create, list and revoke API keys",
@@ -21,11 +21,11 @@ func (p *program) keys() *cobra.Command {
 query service that listens on loopback, or put the token of access.adminTokenFile into
 FRESHET_TOKEN. Every query service applies a change within five seconds.`,
 	}
-	c.AddCommand(p.keysCreate(), p.keysList(), p.keysRevoke())
+	c.AddCommand(keysCreate(p), keysList(p), keysRevoke(p))
 	return c
 }
 
-func (p *program) keysCreate() *cobra.Command {
+func keysCreate(p *program) *cobra.Command {
 	var order access.NewKey
 	var scopes []string
 	c := &cobra.Command{
@@ -64,7 +64,7 @@ fetched with a credential of limited visibility needs the scope see:VISIBILITY, 
 	})
 }
 
-func (p *program) keysList() *cobra.Command {
+func keysList(p *program) *cobra.Command {
 	var output format
 	c := &cobra.Command{
 		Use:   "list",
@@ -103,7 +103,7 @@ func formatScopes(k access.Key) string {
 	return strings.Join(words, ",")
 }
 
-func (p *program) keysRevoke() *cobra.Command {
+func keysRevoke(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke ID",
 		Short: "Revoke an API key",

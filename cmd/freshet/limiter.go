@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/status"
 )
 
-func (p *program) limiter() *cobra.Command {
+func limiterCommand(p *program) *cobra.Command {
 	var source string
 	var output format
 	c := &cobra.Command{
@@ -39,7 +39,7 @@ func (p *program) limiter() *cobra.Command {
 			if i > 0 {
 				fmt.Fprintln(p.Stdout)
 			}
-			if err := p.printLimiter(v); err != nil {
+			if err := printLimiter(p, v); err != nil {
 				return err
 			}
 		}
@@ -48,7 +48,7 @@ func (p *program) limiter() *cobra.Command {
 }
 
 // printLimiter prints the tables of one limiter.
-func (p *program) printLimiter(v limiter.View) error {
+func printLimiter(p *program, v limiter.View) error {
 	fmt.Fprintf(p.Stdout, "%s: %s\n", v.Source, limiterState(v))
 	if v.NewestRevision > v.Revision {
 		fmt.Fprintf(p.Stdout, "Revision %d of the settings is stored, but not in force yet.\n", v.NewestRevision)

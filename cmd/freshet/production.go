@@ -11,9 +11,9 @@ import (
 // A build with the tag production has no commands dev and simulate. The program then does not contain
 // the simulator and the embedded Kafka, Redis and SQLite, which a production image never uses.
 
-func (p *program) dev() *cobra.Command { return leftOut("dev") }
+func devCommand(p *program) *cobra.Command { return leftOut("dev") }
 
-func (p *program) simulate() *cobra.Command { return leftOut("simulate") }
+func simulateCommand(p *program) *cobra.Command { return leftOut("simulate") }
 
 // leftOut returns a hidden command that only returns an error. The error names the build that has
 // the command.

@@ -2,7 +2,7 @@ package main
 
 import "github.com/spf13/cobra"
 
-func (p *program) query() *cobra.Command {
+func queryCommand(p *program) *cobra.Command {
 	var address, opsAddress string
 	c := &cobra.Command{
 		Use:   "query",
@@ -17,7 +17,7 @@ its responses then say that no refresh is queued.`,
 	return c
 }
 
-func (p *program) worker() *cobra.Command {
+func workerCommand(p *program) *cobra.Command {
 	var name, lane, opsAddress string
 	c := &cobra.Command{
 		Use:   "worker",
@@ -32,7 +32,7 @@ quota, and store changed snapshots. Any number of workers may run; they share th
 	return c
 }
 
-func (p *program) scheduler() *cobra.Command {
+func schedulerCommand(p *program) *cobra.Command {
 	var name, opsAddress string
 	c := &cobra.Command{
 		Use:   "scheduler",

@@ -46,11 +46,11 @@ Deploy on real services, in this order:  freshet migrate up, freshet topics ensu
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run", []*cobra.Command{p.dev(), p.query(), p.worker(), p.scheduler(), p.simulate(), p.healthcheck()}},
-		{"Operate", []*cobra.Command{p.limiter(), p.settings(), p.stop(), p.resume(), p.dlq(), runsCommand(p), creditsCommand(p), maintainCommand(p), p.topics(), p.migrate()}},
-		{"Data", []*cobra.Command{p.snapshot(), p.entities()}},
-		{"Configure", []*cobra.Command{p.init(), p.try(), p.config(), p.keys(), credentials(p)}},
-		{"Other", []*cobra.Command{p.version()}},
+		{"Run", []*cobra.Command{devCommand(p), queryCommand(p), workerCommand(p), schedulerCommand(p), simulateCommand(p), healthcheckCommand(p)}},
+		{"Operate", []*cobra.Command{limiterCommand(p), settingsCommand(p), stopCommand(p), resumeCommand(p), dlqCommand(p), runsCommand(p), creditsCommand(p), maintainCommand(p), topicsCommand(p), migrateCommand(p)}},
+		{"Data", []*cobra.Command{snapshotCommand(p), entitiesCommand(p)}},
+		{"Configure", []*cobra.Command{initCommand(p), tryCommand(p), configCommand(p), keysCommand(p), credentialsCommand(p)}},
+		{"Other", []*cobra.Command{versionCommand(p)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
 		for _, c := range group.commands {
@@ -99,7 +99,7 @@ func rejectUnknownArgs(c *cobra.Command) {
 	}
 }
 
-func (p *program) version() *cobra.Command {
+func versionCommand(p *program) *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "version",

@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-func (p *program) migrate() *cobra.Command {
+func migrateCommand(p *program) *cobra.Command {
 	c := &cobra.Command{Use: "migrate", Short: "Apply the database migrations of this release, or list them"}
 	url := func() (string, error) {
 		config, err := p.Load(app.OptionalSources)
@@ -61,7 +61,7 @@ func (p *program) migrate() *cobra.Command {
 	return c
 }
 
-func (p *program) topics() *cobra.Command {
+func topicsCommand(p *program) *cobra.Command {
 	c := &cobra.Command{Use: "topics", Short: "Create the Kafka topics of the sources, or show consumer lag"}
 	var output format
 	admin := func() (app.Config, *kadm.Client, error) {
@@ -136,7 +136,7 @@ func lagRow(l topics.Lag) [][]string {
 	return [][]string{{l.Source, string(l.Lane), strconv.FormatInt(l.Records, 10), strconv.FormatInt(l.Committed, 10), l.Group}}
 }
 
-func (p *program) healthcheck() *cobra.Command {
+func healthcheckCommand(p *program) *cobra.Command {
 	var address string
 	c := &cobra.Command{
 		Use:   "healthcheck",

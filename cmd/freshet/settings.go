@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-func (p *program) settings() *cobra.Command {
+func settingsCommand(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "settings",
 		Short: "Show or change the settings of sources while freshet runs",
@@ -24,11 +24,11 @@ func (p *program) settings() *cobra.Command {
 service. A change overrides the configuration until it is reset. Limiters and schedulers apply
 it within two seconds. An invalid quota or interval is rejected.`,
 	}
-	c.AddCommand(p.settingsGet(), p.settingsSet(), p.settingsAudit())
+	c.AddCommand(settingsGet(p), settingsSet(p), settingsAudit(p))
 	return c
 }
 
-func (p *program) settingsGet() *cobra.Command {
+func settingsGet(p *program) *cobra.Command {
 	var source string
 	var output format
 	c := &cobra.Command{
@@ -42,11 +42,11 @@ func (p *program) settingsGet() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return p.printSettings(output, all)
+		return printSettings(p, output, all)
 	})
 }
 
-func (p *program) settingsSet() *cobra.Command {
+func settingsSet(p *program) *cobra.Command {
 	var source, note string
 	c := &cobra.Command{
 		Use:   "set SETTING=VALUE...",
@@ -88,11 +88,11 @@ An entity uses a changed interval after its next refresh.`,
 		if err := api.Call(cmd.Context(), http.MethodPatch, "/settings/"+url.PathEscape(name), settings.PatchRequest{Patch: patch, Note: note}, &state); err != nil {
 			return err
 		}
-		return p.printSettings("table", []settings.State{state})
+		return printSettings(p, "table", []settings.State{state})
 	})
 }
 
-func (p *program) settingsAudit() *cobra.Command {
+func settingsAudit(p *program) *cobra.Command {
 	var limit int
 	var output format
 	c := &cobra.Command{
@@ -116,7 +116,7 @@ func (p *program) settingsAudit() *cobra.Command {
 
 // printSettings prints the settings of sources. For an override that the configuration no
 // longer allows it prints a warning to stderr.
-func (p *program) printSettings(f format, all []settings.State) error {
+func printSettings(p *program, f format, all []settings.State) error {
 	for _, s := range all {
 		if s.Problem != "" {
 			fmt.Fprintf(p.Stderr, "%s: the override is invalid under the current configuration: %s; reset it with `freshet settings set`\n", s.Source, s.Problem)

@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/simulator/contract"
 )
 
-func (p *program) simulate() *cobra.Command {
+func simulateCommand(p *program) *cobra.Command {
 	var address, latency, name string
 	var speed float64
 	var limits []string

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func (p *program) snapshot() *cobra.Command {
+func snapshotCommand(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
 		Short: "Print, refresh, delete, export or import snapshots",
@@ -25,7 +25,7 @@ func (p *program) snapshot() *cobra.Command {
 as source/facet/key. The key may contain slashes. export and import copy documents between the
 database and a directory.`,
 	}
-	c.AddCommand(p.snapshotGet(), p.snapshotRefresh(), p.snapshotDelete(), snapshotExport(p), snapshotImport(p))
+	c.AddCommand(snapshotGet(p), snapshotRefresh(p), snapshotDelete(p), snapshotExport(p), snapshotImport(p))
 	return c
 }
 
@@ -127,7 +127,7 @@ func (p *program) read(cmd *cobra.Command, api *adminClient, method, path string
 	return s, r.Code == http.StatusOK, nil
 }
 
-func (p *program) snapshotGet() *cobra.Command {
+func snapshotGet(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "get SOURCE/FACET/KEY",
 		Short: "Print an entity's snapshot",
@@ -161,7 +161,7 @@ snapshot is stored yet.`,
 	})
 }
 
-func (p *program) snapshotDelete() *cobra.Command {
+func snapshotDelete(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "delete SOURCE/FACET/KEY",
 		Short: "Delete an entity's snapshot, status and registration",

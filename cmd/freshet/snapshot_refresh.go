@@ -27,7 +27,7 @@ const (
 	maxRefreshKeys = 100
 )
 
-func (p *program) snapshotRefresh() *cobra.Command {
+func snapshotRefresh(p *program) *cobra.Command {
 	var addr, file string
 	var wait time.Duration
 	c := &cobra.Command{
@@ -56,7 +56,7 @@ continues. Exit code 4: some refreshes are not queued, or the refresh is not don
 				return err
 			}
 			if len(all) == 1 {
-				return p.refreshOne(cmd, api, all[0], wait)
+				return refreshOne(p, cmd, api, all[0], wait)
 			}
 			return p.refreshMany(cmd.Context(), api, all)
 		},
@@ -119,7 +119,7 @@ func readEntityNames(args []string, file string, stdin io.Reader) (all []schemas
 	return all, nil
 }
 
-func (p *program) refreshOne(cmd *cobra.Command, api *adminClient, e schemas.Entity, wait time.Duration) error {
+func refreshOne(p *program, cmd *cobra.Command, api *adminClient, e schemas.Entity, wait time.Duration) error {
 	if err := api.AllowWait(wait); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func (t *stopTarget) addFlags(c *cobra.Command) {
 	addAddrFlag(c, &t.addr)
 }
 
-func (p *program) stop() *cobra.Command {
+func stopCommand(p *program) *cobra.Command {
 	var t stopTarget
 	c := &cobra.Command{
 		Use:   "stop",
@@ -49,7 +49,7 @@ requests expire after a day, LOW ones after three days.`,
 	return c
 }
 
-func (p *program) resume() *cobra.Command {
+func resumeCommand(p *program) *cobra.Command {
 	var t stopTarget
 	c := &cobra.Command{
 		Use:   "resume",

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/source/trial"
 )
 
-func (p *program) try() *cobra.Command {
+func tryCommand(p *program) *cobra.Command {
 	var output string
 	var params []string
 	o := trial.Options{}
@@ -57,13 +57,13 @@ first page. Exit code 1: the response has no content; 3: the upstream has no suc
 			}
 			values[name] = value
 		}
-		return p.runTry(cmd, e, values, o, output)
+		return runTry(p, cmd, e, values, o, output)
 	}
 	return c
 }
 
 // runTry makes the calls and prints the report on stdout.
-func (p *program) runTry(cmd *cobra.Command, e schemas.Entity, params map[string]string, o trial.Options, output string) error {
+func runTry(p *program, cmd *cobra.Command, e schemas.Entity, params map[string]string, o trial.Options, output string) error {
 	report, err := p.Try(cmd.Context(), e, params, o)
 	if err != nil {
 		return err
