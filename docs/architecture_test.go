@@ -100,6 +100,29 @@ func TestWhatTheMapNamesExists(t *testing.T) {
 	}
 }
 
+// TestPaths_HaveAtMostTwelveSteps counts the numbered rows of each section "The path of ...".
+func TestPaths_HaveAtMostTwelveSteps(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const maxSteps = 12
+	paths := 0
+	for section := range strings.SplitSeq(string(text), "\n## ") {
+		if !strings.HasPrefix(section, "The path of ") {
+			continue
+		}
+		paths++
+		title, _, _ := strings.Cut(section, "\n")
+		if steps := len(regexp.MustCompile(`(?m)^\| \d+ \|`).FindAllString(section, -1)); steps == 0 || steps > maxSteps {
+			t.Errorf("%s: got %d steps, want 1 to %d", title, steps, maxSteps)
+		}
+	}
+	if paths != 3 {
+		t.Errorf("sections that begin with \"The path of\": got %d, want 3", paths)
+	}
+}
+
 func TestEveryFolderSaysWhatItIsForAndIsOnTheMap(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
 	if err != nil {
