@@ -31,11 +31,9 @@ const seePrefix = "see:"
 // together with Read, Refresh or Inspect.
 func See(visibility string) Scope { return Scope(seePrefix + visibility) }
 
-// planPrefix is the prefix of the scopes that Plan returns.
+// planPrefix is the prefix of a scope that names the client's plan of credits. The scope allows no
+// action.
 const planPrefix = "plan:"
-
-// Plan returns the scope of the clients that have a plan of credits. It allows no action.
-func Plan(name string) Scope { return Scope(planPrefix + name) }
 
 // Plan returns the name of the client's plan of credits: the first of its scopes plan:NAME. It is empty
 // if the client has no such scope.

@@ -141,15 +141,6 @@ func (b *memoryBudget) inUse() int64 {
 
 func (b *memoryBudget) fits(n int64) bool { return b.used == 0 || b.used+n <= b.limit }
 
-// resize changes the size of a reservation that acquire has made, from `from` bytes to `to` bytes.
-// If `to` is 0, the memory is free again.
-func (b *memoryBudget) resize(from, to int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.used += to - from
-	b.admit()
-}
-
 // admit grants waiting reservations as far as the limit allows. The caller holds b.mu.
 func (b *memoryBudget) admit() {
 	for first := b.growing.Front(); first != nil; first = b.growing.Front() {

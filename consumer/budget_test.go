@@ -10,6 +10,15 @@ import (
 	"time"
 )
 
+// resize changes the size of a reservation that acquire has made, from `from` bytes to `to` bytes.
+// If `to` is 0, the memory is free again.
+func (b *memoryBudget) resize(from, to int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used += to - from
+	b.admit()
+}
+
 func TestSizeEstimates_RiseAtOnceAndFallSlowly(t *testing.T) {
 	e := newSizeEstimates()
 	if got := e.estimate("character"); got != initialEstimate {

@@ -227,7 +227,7 @@ func testFaults(t *testing.T, seed uint64) {
 	r, random := newRig(t), random(t, seed)
 	r.faults = func() fault { return []fault{none, none, none, lostBefore, lostAfter}[random.IntN(5)] }
 	s := r.process()
-	clients := []access.Client{user("0"), user("1"), {Name: "key:2", Scopes: []access.Scope{access.Refresh, access.Plan("partner")}}}
+	clients := []access.Client{user("0"), user("1"), {Name: "key:2", Scopes: []access.Scope{access.Refresh, "plan:partner"}}}
 	brought := map[string]int64{} // queued refreshes that brought a version, by client
 	number := int64(1000)
 	for range 30 {
