@@ -108,8 +108,8 @@ virtual-day: ## judge a day of two services of each role in virtual time, two to
 virtual-month: ## judge 30 days in virtual time, more than an hour (SEED=7)
 	@$(MAKE) virtual-day LENGTH=720h
 
-virtual-mutations: ## plant three faults in the code, and find each within ten seeds in virtual time, hours
-	@$(VIRTUAL) 24h -run '^TestMutations_' ./virtual -mutations
+virtual-mutations: ## plant three faults in the code, and find each within ten seeds in virtual time, three minutes
+	@$(VIRTUAL) 2h -run '^TestMutations_' ./virtual -mutations
 
 lua-mutations: ## change single lines of the limiter's script, and check that a test fails for each, hours (MUTATIONS=162 SEED=1)
 	@$(SERVICES); $(GO) test -count=1 -v -timeout 24h ./lua -run '^TestMutations_' -mutations=$${MUTATIONS:-162} -mutation-seed=$${SEED:-1}
