@@ -74,3 +74,17 @@ func TestNetwork_CloseDeliversData(t *testing.T) {
 		}
 	})
 }
+
+// TestNetwork_StallFailsNewConnectionsToRedis: the Redis client holds a mutex while it connects, so a
+// connection that waits would stop the virtual time.
+func TestNetwork_StallFailsNewConnectionsToRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		_, _ = connected(t, n)
+		n.apply(linkFaults{stalled: map[link]bool{{"a", redisAddress}: true}})
+		began := time.Now()
+		if _, err := n.dialer("a#1")(t.Context(), "tcp", redisAddress); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 0 {
+			t.Errorf("dial during the stall: got %v after %v, want %v at once", err, time.Since(began), os.ErrDeadlineExceeded)
+		}
+	})
+}

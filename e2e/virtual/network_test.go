@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,6 +60,11 @@ func anyMatches(links map[link]bool, c link) bool {
 	return false
 }
 
+// errDialTimeout is the error of a new connection to Redis while its link is stalled. The dialer returns
+// it at once: the Redis client holds a mutex while it connects, and the virtual time stops while a
+// goroutine waits for a mutex.
+var errDialTimeout = &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+
 // dialer returns the dialer of an instance of a process.
 func (n *network) dialer(from string) app.Dialer {
 	return func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -73,6 +79,8 @@ func (n *network) dialer(from string) app.Dialer {
 				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 			case !stalled:
 				return n.connect(ctx, to, listener)
+			case address == redisAddress:
+				return nil, errDialTimeout
 			}
 			select {
 			case <-ctx.Done():
@@ -131,7 +139,9 @@ func (n *network) each(l link, f func(*conn)) {
 // linkFaults are the links with faults.
 type linkFaults struct {
 	refused map[link]bool // the connections of these links are closed, and new connections are refused
-	stalled map[link]bool // data on these links does not arrive until the fault ends, and new connections wait until then
+	// Data on these links does not arrive until the fault ends. New connections wait until then, or
+	// fail (errDialTimeout).
+	stalled map[link]bool
 }
 
 // apply ends the current faults of the network and starts the given ones.
