@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 
@@ -14,6 +16,28 @@ import (
 type partialError struct{ error }
 
 func (e partialError) Unwrap() error { return e.error }
+
+// run executes a command and returns the exit code: 0 success, 1 error, 2 usage error, 3 not
+// found, 4 partial success. Data goes to stdout, everything else to stderr.
+func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
+	root := newRoot(env, stdout, stderr)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(root.ErrOrStderr(), "freshet: "+err.Error())
+	if errors.As(err, new(app.UsageError)) {
+		return 2
+	}
+	if errors.As(err, new(app.NotFoundError)) {
+		return 3
+	}
+	if errors.As(err, new(partialError)) {
+		return 4
+	}
+	return 1
+}
 
 // program is the current process. All commands share its environment and its output streams.
 type program struct{ *app.Process }
