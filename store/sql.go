@@ -2,16 +2,12 @@ package store
 
 import "time"
 
-// Statements for snapshots, shared by both databases. Times are stored as microseconds since 1970
-// UTC; 0 means no time.
+// Statements that delete rows of an entity, shared by both databases and by the packages of the other
+// rows of the entity.
 const (
-	// DeleteState deletes the state of an entity. Arguments: source, facet, key.
-	DeleteState = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
-)
-
-// Statements that delete the rows of an entity whose row in snapshot_state was deleted.
-const (
-	// DeleteStatus deletes the status of an entity. Arguments: source, facet, key.
+	// DeleteState and DeleteStatus delete the state or the status of an entity. Arguments: source,
+	// facet, key.
+	DeleteState  = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
 	DeleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3`
 
 	deleteOrphanPayload    = `DELETE FROM snapshot_payload` + withoutState

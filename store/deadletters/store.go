@@ -32,7 +32,7 @@ func (s Store) DeadLettersByOffset(ctx context.Context, filter Filter, after ID,
 }
 
 func (s Store) collectDeadLetters(ctx context.Context, filter Filter, query string, args []any) ([]DeadLetter, error) {
-	deadLetters, err := shared.Collect(ctx, s.db, func(d *DeadLetter, scan func(...any) error) error { return d.ScanDeadLetter(scan) }, query, args...)
+	deadLetters, err := shared.Collect(ctx, s.db, (*DeadLetter).ScanDeadLetter, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the dead letters of %s: %w", filter.Source, err)
 	}
@@ -44,7 +44,7 @@ func (s Store) collectDeadLetters(ctx context.Context, filter Filter, query stri
 // groups, largest group first. It reads every matching entry.
 func (s Store) DeadLetterGroups(ctx context.Context, filter Filter, limit int) ([]Group, error) {
 	query, args := filter.SelectGroups(limit)
-	groups, err := shared.Collect(ctx, s.db, func(g *Group, scan func(...any) error) error { return g.ScanGroup(scan) }, query, args...)
+	groups, err := shared.Collect(ctx, s.db, (*Group).ScanGroup, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("count the dead letters of %s: %w", filter.Source, err)
 	}
@@ -57,7 +57,7 @@ func (s Store) DeadLetterGroups(ctx context.Context, filter Filter, limit int) (
 // dead_letters if the next row is from the time `missing` or later: the missing row may still be
 // written.
 func (s Store) HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]HandledPrefix, error) {
-	all, err := shared.Collect(ctx, s.db, func(p *HandledPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
+	all, err := shared.Collect(ctx, s.db, (*HandledPrefix).ScanPrefix,
 		SelectHandledPrefixes, topic, recent.UnixMicro(), missing.UnixMicro())
 	if err != nil {
 		return nil, fmt.Errorf("find the handled dead letters that may be deleted from the topic %s: %w", topic, err)
@@ -103,7 +103,7 @@ func (s Store) Job(ctx context.Context, id string) (job Job, err error) {
 
 // Jobs returns at most `limit` jobs, newest first.
 func (s Store) Jobs(ctx context.Context, limit int) ([]Job, error) {
-	jobs, err := shared.Collect(ctx, s.db, func(j *Job, scan func(...any) error) error { return j.ScanJob(scan) }, SelectJobs, limit)
+	jobs, err := shared.Collect(ctx, s.db, (*Job).ScanJob, SelectJobs, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read dlq jobs: %w", err)
 	}
@@ -157,7 +157,7 @@ func (s Store) DeadLetterHours(ctx context.Context, filter Filter) ([]Group, err
 // DeadLettersOfJob returns at most `limit` dead letters that a job has handled.
 func (s Store) DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]DeadLetter, error) {
 	query, args := Filter{}.SelectOfJob(job, limit)
-	all, err := shared.Collect(ctx, s.db, func(d *DeadLetter, scan func(...any) error) error { return d.ScanDeadLetter(scan) }, query, args...)
+	all, err := shared.Collect(ctx, s.db, (*DeadLetter).ScanDeadLetter, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list the dead letters of %s that the job %s handled: %w", source, job, err)
 	}

@@ -234,15 +234,3 @@ type entities struct{ sources, facets, keys []string }
 func (a *entities) add(e schemas.Entity) {
 	a.sources, a.facets, a.keys = append(a.sources, e.Source), append(a.facets, e.Facet), append(a.keys, e.Key)
 }
-
-// collect returns all rows of a query.
-func collect[T any](ctx context.Context, pool *pgxpool.Pool, fill func(*T, func(...any) error) error, query string, args ...any) ([]T, error) {
-	rows, err := pool.Query(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (one T, err error) {
-		err = fill(&one, row.Scan)
-		return one, err
-	})
-}

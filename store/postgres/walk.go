@@ -6,6 +6,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store/prefetched"
+	"github.com/freshet/freshet/store/shared"
 )
 
 const selectRegistrations = `SELECT i.n, ` + prefetched.EntityColumns + `
@@ -33,7 +34,7 @@ func (s prefetchedStore) SampleEntities(ctx context.Context, source string, limi
 		return nil, fmt.Errorf("read the size of the table entities: %w", err)
 	}
 	percent := min(100, 200*float64(limit)/max(1, rows))
-	all, err := collect(ctx, s.pool, (*prefetched.RegisteredEntity).ScanEntity,
+	all, err := shared.Collect(ctx, runner{s.transactions}, (*prefetched.RegisteredEntity).ScanEntity,
 		fmt.Sprintf("SELECT "+prefetched.EntityColumns+" FROM entities e TABLESAMPLE SYSTEM (%f)"+" WHERE e.source = $1 AND e.enabled LIMIT $2", percent), source, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read a sample of the entities of %s: %w", source, err)

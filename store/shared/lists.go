@@ -32,9 +32,9 @@ func (s lists) StatusesInRange(ctx context.Context, f store.KeyRange, after stri
 }
 
 // SelectStates returns the statement, and its arguments, that reads at most `limit` states of the
-// range's facet, in the order of their keys. The keys follow
-// the key `after`. The columns are the key and then the columns of ScanState. It reads the primary key, so
-// its cost depends on the limit and not on the size of the table.
+// range's facet, in the order of their keys. The keys follow the key `after`. The columns are the key and
+// then the columns of ScanState. It reads the primary key, so its cost depends on the limit and not on
+// the size of the table.
 func SelectStates(r store.KeyRange, after string, limit int) (string, []any) {
 	return r.InKeyOrder(`SELECT s.key, `+StateColumns+` FROM snapshot_state s`, "s", after, limit)
 }

@@ -10,10 +10,15 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// DB runs statements in a database.
-type DB interface {
+// Querier runs queries in a database or, as store.Tx, in a transaction.
+type Querier interface {
 	// Query calls the function row for each row of the result.
 	Query(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error
+}
+
+// DB runs statements in a database.
+type DB interface {
+	Querier
 	// Exec runs a statement. It returns the number of rows that the statement has written.
 	Exec(ctx context.Context, statement string, args ...any) (written int64, err error)
 	// InTx calls the function do in a transaction. It commits if do returns nil, and rolls back otherwise.
@@ -50,7 +55,7 @@ func ExecAudited(ctx context.Context, db DB, entry store.AuditEntry, notWritten 
 }
 
 // Collect returns all rows of a query.
-func Collect[T any](ctx context.Context, db DB, fill func(*T, func(...any) error) error, query string, args ...any) ([]T, error) {
+func Collect[T any](ctx context.Context, db Querier, fill func(*T, func(...any) error) error, query string, args ...any) ([]T, error) {
 	var all []T
 	err := db.Query(ctx, func(scan func(...any) error) error {
 		var one T

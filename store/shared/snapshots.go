@@ -43,12 +43,15 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	DeleteEntity = `DELETE FROM entities WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
-// deleteSnapshot is the list of statements that delete everything stored of an entity: snapshot,
-// status, registration and undelivered events of triggers with a quiet time. Arguments of each:
-// source, facet, key. The state is deleted first, in the same order as in a write, which prevents
-// deadlocks. The payload and the items are deleted only if no state is stored, so content that a
-// concurrent write has just stored is kept.
-var deleteSnapshot = slices.Concat([]string{store.DeleteState}, store.DeleteOrphans[:], []string{store.DeleteStatus, DeleteEntity, deleteQuietTriggers})
+// deleteStored is the list of statements that delete the snapshot and the status of an entity, and
+// deleteSnapshot also its registration and undelivered events of triggers with a quiet time. Arguments
+// of each: source, facet, key. The state is deleted first, in the same order as in a write, which
+// prevents deadlocks. The payload and the items are deleted only if no state is stored, so content
+// that a concurrent write has just stored is kept.
+var (
+	deleteStored   = slices.Concat([]string{store.DeleteState}, store.DeleteOrphans[:], []string{store.DeleteStatus})
+	deleteSnapshot = slices.Concat(deleteStored, []string{DeleteEntity, deleteQuietTriggers})
+)
 
 // ScanState reads the state from a row. The parameter `more` has the destinations of further columns.
 func ScanState(s *store.State, scan func(...any) error, more ...any) error {
@@ -71,10 +74,7 @@ type snapshots struct{ db DB }
 
 // Delete deletes the snapshot and the status of an entity, if they exist.
 func (s snapshots) Delete(ctx context.Context, e schemas.Entity) error {
-	// The state is deleted first, in the same order as in a write, which prevents deadlocks.
-	// DeleteOrphans keeps content that a concurrent write has just stored.
-	statements := about(e, slices.Concat([]string{store.DeleteState}, store.DeleteOrphans[:], []string{store.DeleteStatus}))
-	if err := s.db.InTx(ctx, func(tx store.Tx) error { return tx.Commit(ctx, statements...) }); err != nil {
+	if err := s.db.InTx(ctx, func(tx store.Tx) error { return tx.Commit(ctx, about(e, deleteStored)...) }); err != nil {
 		return fmt.Errorf("delete %s: %w", e, err)
 	}
 	return nil

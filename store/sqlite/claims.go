@@ -81,7 +81,7 @@ func (s prefetchedStore) EntitiesDueAfter(ctx context.Context, source string, af
 // (versions, hashes and times) and the status of its last request. If `content` returns true for
 // the entity's facet, it adds the snapshot's content too.
 func candidates(ctx context.Context, tx *sql.Tx, query string, content func(facet string) bool, args ...any) ([]prefetched.Candidate, error) {
-	due, err := selectEntities(ctx, tx, query, args...)
+	due, err := shared.Collect(ctx, transaction{tx}, (*prefetched.RegisteredEntity).ScanEntity, query, args...)
 	if err != nil {
 		return nil, err
 	}

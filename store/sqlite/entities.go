@@ -89,26 +89,6 @@ func insert(ctx context.Context, tx *sql.Tx, statement string, r prefetched.Regi
 	return err
 }
 
-// selectEntities runs a query of registered entities.
-func selectEntities(ctx context.Context, db interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}, query string, args ...any,
-) (all []prefetched.RegisteredEntity, err error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var r prefetched.RegisteredEntity
-		if err := r.ScanEntity(rows.Scan); err != nil {
-			return nil, err
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
-}
-
 // EntityParams returns the registered params of the entities, in the given order. The params of an
 // entity that is not registered are nil. A registered entity without params has an empty map.
 func (s prefetchedStore) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store/prefetched"
+	"github.com/freshet/freshet/store/shared"
 )
 
 const selectRegistration = `SELECT ` + prefetched.EntityColumns + ` FROM entities e WHERE e.source = $1 AND e.facet = $2 AND e.key = $3`
@@ -32,7 +33,7 @@ func (s prefetchedStore) Registrations(ctx context.Context, keys []schemas.Entit
 
 // SampleEntities returns at most `limit` enabled entities of a source.
 func (s prefetchedStore) SampleEntities(ctx context.Context, source string, limit int) ([]prefetched.RegisteredEntity, error) {
-	all, err := selectEntities(ctx, s.db, "SELECT "+prefetched.EntityColumns+" FROM entities e"+" WHERE e.source = $1 AND e.enabled LIMIT $2", source, limit)
+	all, err := shared.Collect(ctx, runner{s.transactions}, (*prefetched.RegisteredEntity).ScanEntity, "SELECT "+prefetched.EntityColumns+" FROM entities e"+" WHERE e.source = $1 AND e.enabled LIMIT $2", source, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read a sample of the entities of %s: %w", source, err)
 	}
